@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -262,9 +262,9 @@ class Evidence:
         self.loss()
         return self._early_losses.values
 
-    def facts_since(self, step: int) -> Iterator[StepFacts]:
-        """The facts of a step and of later ones, each once."""
-        return self._facts.since(step)
+    def has_sighting(self, kinds: Collection[str], step: int) -> bool:
+        """Whether a lookout has seen something of these kinds at a step or later."""
+        return any(each.kind in kinds for facts in self._facts.since(step) for each in facts.sightings)
 
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
@@ -286,14 +286,12 @@ class Evidence:
 
         After a resume, no row counts as due at the steps before it.
         """
-        reader = self._reader
-        names = self._names.get(tensor, ())
+        reader, names = self._reader, self._names.get(tensor, ())
         result = np.zeros((len(self.steps), len(names)), dtype=np.bool_)
-        if reader is None or len(names) != len(reader.columns.get(tensor, ((), ()))[0]):
-            return result
-        for i, step in enumerate(self.steps.tolist()):
-            if step in self._due:
-                result[i] = reader.are_due(tensor, self._due[step])
+        if reader is not None and len(names) == len(reader.columns.get(tensor, ((), ()))[0]):
+            for i, step in enumerate(self.steps.tolist()):
+                if step in self._due:
+                    result[i] = reader.are_due(tensor, self._due[step])
         return result
 
     def _new(self) -> slice:

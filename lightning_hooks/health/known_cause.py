@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from lightning_hooks.health.finding import Cause, Finding
+
+_CATCH_ALL: Final = "NumericalRange"
+"""The cause of the table for a number that is not finite. If it explains no other finding, it says no more than that."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,8 @@ class KnownCause:
     Args:
         rule: the name of the rule.
         cause: the cause; its findings are replaced by those of the rule.
-        keeps_names: whether a cause of the table that explains the same findings keeps its name and gets the words of this one.
+        keeps_names: whether a cause of the table that explains the same findings keeps its name: one that says only that a
+            number is not finite gets the words of this one, another one ends with them.
 
     Example:
         >>> record = Cause("FirstBadNumberForward", "head gave NaN.", (), first_step=7)
@@ -42,8 +47,8 @@ class KnownCause:
     def among(self, found: Sequence[Cause], recent: Iterable[Finding]) -> list[Cause]:
         """The causes of recent findings, this one among them.
 
-        A cause of the table whose findings began before this one, such as a divergence, explains it. Its message then ends with
-        this one.
+        A cause of the table whose findings began before this one, such as a divergence, explains it, and its message then ends
+        with this one.
 
         Args:
             found: the causes of the table.
@@ -55,16 +60,16 @@ class KnownCause:
         names, numbers = tuple(each.fingerprint for each in explained), tuple(each.number for each in explained)
         others = [each for each in found if set(numbers).isdisjoint(each.numbers)]
         same = [each for each in found if not set(numbers).isdisjoint(each.numbers)]
-        earlier = [each for each in same if self._is_explained_by(each)]
-        if earlier:
-            return [*(replace(each, message=f"{each.message} {self.cause.message}") for each in earlier), *others]
-        if same and self.keeps_names:
-            return [*map(self._in_own_words, same), *others]
+        kept = same if self.keeps_names else [each for each in same if self._is_explained_by(each)]
+        if kept:
+            return [*(self._with_words(each, numbers) for each in kept), *others]
         return [replace(self.cause, findings=names, numbers=numbers), *others]
 
-    def _in_own_words(self, other: Cause) -> Cause:
+    def _with_words(self, other: Cause, explained: Collection[int]) -> Cause:
         own = self.cause
-        return replace(other, message=own.message, next_steps=own.next_steps, confidence=own.confidence)
+        if other.name == _CATCH_ALL and set(other.numbers) <= set(explained):
+            return replace(other, message=own.message, next_steps=own.next_steps, confidence=own.confidence)
+        return replace(other, message=f"{other.message} {own.message}")
 
     def _is_explained_by(self, other: Cause) -> bool:
         if other.first_step >= self.cause.first_step:

@@ -18,7 +18,7 @@ def has_looked_for(evidence: Evidence, kinds: tuple[str, ...]) -> bool:
 def sightings_in(evidence: Evidence, kinds: tuple[str, ...]) -> Iterator[tuple[int, Sighting]]:
     """The sightings of these kinds at each of the new steps, with the step."""
     steps = evidence.new_steps.tolist()
-    if not steps or not any(each.kind in kinds for facts in evidence.facts_since(steps[0]) for each in facts.sightings):
+    if not steps or not evidence.has_sighting(kinds, steps[0]):
         return
     for step in steps:
         facts = evidence.facts_at(step)

@@ -181,7 +181,8 @@ def told(folder: Path, make: Callable[[], LightningModule], steps: int, beside: 
     return {
         "calls": calls,
         "findings": [finding.to_dict() for finding in monitor.findings],
-        "causes": [cause.to_dict() for cause in monitor.causes],
+        # The words on the first number that is not finite are those of each rank, which notes its own calls.
+        "causes": [[cause.name, cause.first_step, *cause.numbers] for cause in monitor.causes],
         "line": monitor.summary["line"],
         "printed": [line for line in out.getvalue().splitlines() if line.startswith(SAID)],
         "saved": notes.saved,

@@ -124,7 +124,7 @@ def test_a_healthy_run_says_one_line_on_rank_0_and_writes_no_finding(ranks: Any)
 def test_all_ranks_find_the_same_and_rank_0_alone_prints_and_writes(ranks: Any, name: str) -> None:
     told = found(ranks, "forgotten", name)
     assert [finding["fingerprint"] for finding in told["findings"]] == ["NotInOptimizer/body.2.*"]
-    assert [cause["name"] for cause in told["causes"]] == ["ParametersForgotten"]
+    assert [name for name, *_ in told["causes"]] == ["ParametersForgotten"]
     assert [line.partition(".")[0] for line in told["printed"]][:1] == ["WARNING: ParametersForgotten (certain)"]
     assert told["printed"][1:] == [f"{told['line']} Page: lightning-hooks view {told['folder']}"]
     assert_journal(told)
@@ -147,7 +147,7 @@ def test_a_replica_that_went_its_own_way_is_found_on_every_rank(ranks: Any, name
     told = found(ranks, "replicas", name)
     ((rule, rows, first, last),) = told["calls"]
     assert (rule, rows) == ("ReplicasDiffer", ["body.2.weight"]) and 101 <= first <= last == 104
-    assert [cause["name"] for cause in told["causes"]] == ["ReplicasApart"]
+    assert [name for name, *_ in told["causes"]] == ["ReplicasApart"]
     assert told["stopped"] == 105
     assert_journal(told)
 

@@ -50,6 +50,12 @@ def test_a_cause_that_began_before_explains_it() -> None:
     assert told(KnownCause("NonFinite", RECORD, keeps_names=True), RATE) == expected
 
 
+def test_a_cause_that_says_more_ends_with_the_words() -> None:
+    diverged = Cause("LearningRateTooHigh", "The loss diverged.", ("NonFinite",), ("Lower it.",), first_step=7, numbers=(1,))
+    known = KnownCause("NonFinite", RECORD, keeps_names=True)
+    assert told(known, diverged) == [("LearningRateTooHigh", "The loss diverged. head gave NaN.", ("Lower it.",), (1,))]
+
+
 def test_a_certain_cause_takes_the_place_of_a_possible_one_that_began_before() -> None:
     certain = Cause("FirstBadNumberForward", "aten.log gave NaN.", (), confidence="certain", first_step=7)
     possible = Cause("BadBatch", "A batch differs.", ("LossSpike",), first_step=3, numbers=(2, 1))
