@@ -187,9 +187,12 @@ class Diagnosis:
             return {}
         # The rule may be a user's code. Whatever it raises, switch off this rule alone and let the training go on.
         try:
-            if view is not None and name in self._ran and self._streaks[name].holds_nowhere and rule.can_skip(view):
+            is_quiet = view is not None and name in self._ran and self._streaks[name].holds_nowhere
+            if is_quiet and view is not None and rule.can_skip(view):
                 return {}
             self._judged[name] = step
+            if is_quiet and rule.only_sights and not self.evidence.has_sighting(rule.looks_for, judged + 1):
+                return {}
             self.evidence.judge_after(judged, self._streaks[name].standing)
             reason = rule.can_run(self.evidence) or self._without_loss(rule)
             symptoms = (

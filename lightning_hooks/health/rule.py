@@ -259,6 +259,11 @@ class HealthRule(Criterion):
             for symptom in symptoms_of(sighting, step)
         )
 
+    @property
+    def only_sights(self) -> bool:
+        """Whether sightings are all that the rule reads, so that it finds nothing where there is none."""
+        return bool(self.looks_for) and type(self).check is HealthRule.check
+
     def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
         """Whether a sighting is told at the step of these facts; a rule may ask for a second witness."""
         return True
