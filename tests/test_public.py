@@ -45,7 +45,7 @@ def imports_for_type_checkers(package):
     return sorted((module, alias.name) for module, alias in aliases)
 
 
-@pytest.mark.parametrize("package", [lightning_hooks, callbacks], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [lightning_hooks, callbacks, transforms], ids=lambda package: package.__name__)
 def test_type_checkers_see_the_names_that_load_lazily(package):
     lazy = [(f"{package.__name__}.{module}", name) for module, names in package._PUBLIC.items() for name in names]
     lazy = sorted([*lazy, *((package.__name__, name) for name in getattr(package, "_PACKAGES", ()))])
@@ -61,7 +61,7 @@ def test_every_transform_is_public():
             if is_ours and issubclass(kind, transforms.Transform):
                 there.add(name)
     listed = {name for name in transforms.__all__ if issubclass(getattr(transforms, name), transforms.Transform)}
-    assert listed == there, "import it in lightning_hooks/transforms/__init__.py, and add it to __all__ there"
+    assert listed == there, "add it to _PUBLIC in lightning_hooks/transforms/__init__.py, and under TYPE_CHECKING there"
 
 
 PUBLIC = {name: getattr(package, name) for package in (lightning_hooks, transforms) for name in package.__all__}
