@@ -59,10 +59,10 @@ def built(path: str, values: Mapping[str, Any], advice: str, *, recorded: bool =
 
 
 def values_of(arguments: Sequence[str]) -> dict[str, Any]:
-    """The values of `name=value` arguments, which are YAML.
+    """The values of `NAME=VALUE` arguments, which are YAML.
 
     Raises:
-        RuleError: an argument is not `name=value`, or its value is not valid YAML.
+        RuleError: an argument is not `NAME=VALUE`, or its value is not valid YAML.
 
     Example:
         >>> values_of(["width=3", "--sizes=[1, 2]"])
@@ -88,7 +88,7 @@ def _read(argument: str) -> tuple[str, Any]:
     name, separator, value = argument.partition("=")
     name = name.removeprefix("--")
     if not separator or not name.isidentifier():
-        raise RuleError(f"module: arguments are given as name=value, got {shown(argument)}")
+        raise RuleError(f"module: arguments are given as NAME=VALUE, got {shown(argument)}")
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as error:

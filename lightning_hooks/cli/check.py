@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from lightning_hooks.cli.formats import add_formats
+from lightning_hooks.cli.options import Parser
+from lightning_hooks.cli.usages import helps
 from lightning_hooks.errors import HooksError
 
 
 def check(arguments: list[str]) -> int:
     """Check the first batch of a config; returns 1 if a check fails, else 0."""
-    from lightning_hooks.cli.training import helps, lightning_cli
-
     if helps("check", arguments):
         return 0
     options, rest = _read(arguments)
     if not any(each.startswith("--config") or each == "-c" for each in rest):
         raise HooksError("check needs --config FILE; `lightning-hooks check --help` lists the options")
+    from lightning_hooks.cli.training import lightning_cli
+
     cli = lightning_cli("check", rest)
     from lightning_hooks.callbacks.check import check as run
 
@@ -44,7 +46,7 @@ def _config(arguments: list[str]) -> str:
 
 def _read(arguments: list[str]) -> tuple[Any, list[str]]:
     """The options of the command, and the arguments for LightningCLI."""
-    parser = argparse.ArgumentParser("lightning-hooks check", add_help=False, allow_abbrev=False)
+    parser = Parser("check", add_help=False, allow_abbrev=False)
     add_formats(parser.add_mutually_exclusive_group())
     parser.add_argument("--accept", action="append", default=[])
     parser.add_argument("--accept-file", action="append", default=[], type=Path)

@@ -1,30 +1,26 @@
-"""The command `lightning-hooks doctor`: what is wrong with runs, and which rules looked."""
+"""The command `lightning-hooks doctor`: its options. What it does is in `diagnosing`, which loads NumPy."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from lightning_hooks.cli.checkup import Checkup, checkup_of, runs_in
-from lightning_hooks.cli.following import follow
 from lightning_hooks.cli.formats import add_formats
-from lightning_hooks.cli.progress import Progress, progress_bar
-from lightning_hooks.cli.screen import screen, table
-from lightning_hooks.errors import RuleError
-from lightning_hooks.health.junit import junit_of
-from lightning_hooks.health.outcome import Report, report_of_run
+from lightning_hooks.cli.options import Parser
+from lightning_hooks.cli.usual_folders import NAMED, usual_folders
 
-_DESCRIPTION: Final = """\
-Say what is wrong with a training, what most likely causes it, which rules looked and which could not.
+_DESCRIPTION: Final = f"""\
+Say what is wrong with a training, what most likely causes it, which rules looked and which could not. Without a RUN, of the
+runs in {NAMED} of the current folder.
 
-A run with a HealthMonitor is read from its journal. Of another run the default rules read the event file.
-If a folder has several runs, each gets one line. A run is healthy if nothing is wrong and its loss shows that
-it has learned; otherwise no problem was found. The exit code is 0 in both cases, 1 if a warning or worse stands
-in a run, else 2 if one cannot be judged, as a fit that was killed before any rule looked. A usage error is 2,
-too."""
+A run with a HealthMonitor is read from its journal. Of another run the default rules read the event file. If a folder has
+several runs, each gets one line. A run is healthy if nothing is wrong and its loss shows that it has learned; otherwise no
+problem was found."""
+_CODES: Final = {
+    0: "no warning or worse stands in any run",
+    1: "one stands in a run",
+    2: "none stands, and a run cannot be judged, as a fit that was killed before any rule looked; or wrong options",
+}
 
 
 def doctor(arguments: list[str]) -> int:
@@ -37,38 +33,17 @@ def doctor(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if args.recompute and args.fit is not None:
         parser.error("--recompute reads the event file of all fits of a folder, so it cannot be combined with --fit")
-    if args.is_followed:
-        if args.recompute or args.fit is not None:
-            parser.error("--follow cannot be combined with --fit or --recompute")
-        if len(args.runs) > 1:
-            parser.error(f"--follow takes one RUN, got {len(args.runs)}")
-        return _code([follow(args.runs[0], args.since)])
-    runs = list(dict.fromkeys(run for path in args.runs for run in runs_in(path)))
-    if args.fit is not None and len(runs) > 1:
-        parser.error(f"--fit takes one RUN, got {len(runs)}")
-    checkups = _checkups(runs, args)
-    if not any(isinstance(checkup, Checkup) for checkup in checkups):
-        raise RuleError("; ".join(map(str, checkups)))
-    if args.format == "json":
-        print(json.dumps(_json(runs, checkups), indent=1))
-    elif args.format == "junit":
-        print(junit_of(map(_report, runs, checkups), "lightning_hooks.doctor"))
-    elif len(runs) == 1 or args.is_whole:
-        shown = [
-            "\n".join(screen(each, is_whole=args.is_whole)) if isinstance(each, Checkup) else "\n".join(table([run], [each]))
-            for run, each in zip(runs, checkups, strict=True)
-        ]
-        print("\n\n".join(shown))
-    else:
-        print("\n".join(table(runs, checkups)))
-    return _code(checkups)
+    if args.is_followed and (args.recompute or args.fit is not None):
+        parser.error("--follow cannot be combined with --fit or --recompute")
+    from lightning_hooks.cli.diagnosing import diagnose
+
+    args.runs = args.runs or usual_folders("doctor")
+    return diagnose(args, parser)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "lightning-hooks doctor", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="the log directory of a run, or a folder above runs")
+def _parser() -> Parser:
+    parser = Parser("doctor", _DESCRIPTION, _CODES)
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="*", help="the log directory of a run, or a folder above runs")
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--all", dest="is_whole", action="store_true", help="print all findings of each run with all reasons")
     add_formats(forms)
@@ -79,44 +54,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fit", type=int, metavar="NUMBER", help="a fit of a folder with several, from 1; default: the newest")
     parser.add_argument("--recompute", action="store_true", help="let the default rules read the event file despite a journal")
     return parser
-
-
-def _checkups(runs: Sequence[Path], args: argparse.Namespace) -> list[Checkup | RuleError]:
-    """The diagnosis of each run, or why it has none."""
-    if len(runs) == 1:
-        with progress_bar("Reading steps") as progress:
-            return [checkup_of(runs[0], fit=args.fit, since=args.since, recompute=args.recompute, progress=progress)]
-    with progress_bar("Reading runs") as progress:
-        return list(_each(runs, args, progress))
-
-
-def _each(runs: Sequence[Path], args: argparse.Namespace, progress: Progress) -> Iterator[Checkup | RuleError]:
-    for number, run in enumerate(runs):
-        progress(number, len(runs))
-        try:
-            yield checkup_of(run, since=args.since, recompute=args.recompute)
-        except RuleError as error:
-            yield error
-
-
-def _code(checkups: Sequence[Checkup | RuleError | None]) -> int:
-    """The exit code; a run without a diagnosis is not judged."""
-    diagnosed = [checkup for checkup in checkups if isinstance(checkup, Checkup)]
-    if any(checkup.standing for checkup in diagnosed):
-        return 1
-    return 2 if len(diagnosed) < len(checkups) or any(checkup.unjudged for checkup in diagnosed) else 0
-
-
-def _json(runs: Sequence[Path], checkups: Sequence[Checkup | RuleError]) -> dict[str, object]:
-    entries = [
-        each.to_dict() if isinstance(each, Checkup) else {"run": str(run), "problem": str(each)}
-        for run, each in zip(runs, checkups, strict=True)
-    ]
-    is_healthy = all(isinstance(each, Checkup) and each.is_healthy for each in checkups)
-    return {"healthy": False if _code(checkups) == 1 else True if is_healthy else None, "runs": entries}
-
-
-def _report(run: Path, checkup: Checkup | RuleError) -> Report:
-    if isinstance(checkup, RuleError):
-        return Report(str(run), (), str(checkup))
-    return report_of_run(str(run), checkup.known, checkup.findings)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import platform
 from typing import Final
+
+from lightning_hooks.cli.options import Parser
 
 _DISTRIBUTIONS: Final = ("torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton")
 
 
 def info(arguments: list[str]) -> None:
     """Print the versions and the kernels."""
-    parser = argparse.ArgumentParser(
-        "lightning-hooks info",
-        description="Print the versions of the dependencies and the kernels in use. Add it to a report of a bug.",
-    )
-    parser.parse_args(arguments)
+    about = "Print the versions of the dependencies and the kernels in use. Add it to a report of a bug."
+    Parser("info", about).parse_args(arguments)
     from lightning_hooks import backends
     from lightning_hooks.stats import kernels
 

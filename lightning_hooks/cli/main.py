@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import select
@@ -11,8 +12,10 @@ from typing import Final, TextIO
 
 from lightning_hooks.cli.check import check
 from lightning_hooks.cli.info import info, version
+from lightning_hooks.cli.options import USAGE, error_line
 from lightning_hooks.cli.runs import RUN_COMMANDS
-from lightning_hooks.errors import HooksError, printable, without_secrets
+from lightning_hooks.cli.usages import helps
+from lightning_hooks.errors import HooksError, shown
 
 _USAGE: Final = """usage: lightning-hooks COMMAND [options]
 
@@ -20,18 +23,27 @@ commands:
   fit --config FILE     train: a LightningCLI that knows the short class names of lightning_hooks
   match --config FILE   print what each rule of the config matches in the model, without training
   check --config FILE   find faults of a training on its first batch; the exit code is 1 if there are any
-  match package.Module  print what StatsMonitor() would watch of a module; arguments as name=value
-  view LOGDIR           show the runs of a log directory in a browser
+  match MODULE          print what StatsMonitor() would watch of a module; arguments as NAME=VALUE
+  view [LOGDIR]         show the runs of a log directory in a browser
   report RUN            write a run as one HTML file
-  doctor RUN…           say what is wrong with trainings; the exit code is 1 if something is
-  diff A B              say where two runs differ by a bit; the exit code is 1 if they do
-  compare GOOD… RUN     say where a run differs from good ones by more than a seed; the exit code is 1 if it does
-  baseline RUN… -o FILE keep what good runs tell in one small file, for compare and HealthMonitor
+  doctor [RUN ...]      say what is wrong with trainings; the exit code is 1 if something is
+  diff RUN RUN          say where two runs differ by a bit; the exit code is 1 if they do
+  compare GOOD ... RUN  say where a run differs from good ones by more than a seed; the exit code is 1 if it does
+  baseline RUN ...      keep what good runs tell in one small file, for compare and HealthMonitor
   replay RECORD         run the step of a flight record again and name the operation that went wrong
   info                  print the versions of the dependencies and the kernels in use
 
+exit codes:
+  0    nothing is wrong, nothing differs, or the work is done
+  1    a training is not healthy, a check fails, runs differ, or a step does not go wrong again
+  2    wrong options, a file that is missing or damaged, or a run that cannot be judged
+  130  Ctrl-C
+  141  nobody reads the output any more, as after `| head`
+
 `lightning-hooks COMMAND --help` lists the options, `lightning-hooks --version` prints the version.
 """
+_INTERRUPTED: Final = 128 + 2
+"""The exit code that a shell shows of a program that Ctrl-C has ended."""
 _CLOSED_PIPE: Final = 128 + 13
 """The exit code that a shell shows of a program that SIGPIPE has ended, as it ends `cat`."""
 _USER_CODE: Final = frozenset({"fit", "match", "check", "replay"})
@@ -46,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0, or 2 if the command or a rule is invalid or `doctor` cannot judge a run; 1 if `diff` or `compare`
-        found a difference, `doctor` or `check` a problem, or if `replay` did not find the problem of its record again; 141
-        if nobody reads the output any more, as after `| head`.
+        found a difference, `doctor` or `check` a problem, or if `replay` did not find the problem of its record again; 130
+        after Ctrl-C; 141 if nobody reads the output any more, as after `| head`.
     """
     try:
         try:
@@ -62,13 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _drop_closed_pipes():
             raise
         return _CLOSED_PIPE
+    except KeyboardInterrupt:
+        # What is printed so far stays. A traceback of our own code would say nothing to the user who has pressed the keys.
+        _drop_closed_pipes()
+        return _INTERRUPTED
 
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
-        return 0 if arguments else 2
+        return 0 if arguments else USAGE
     if arguments[0] in ("-V", "--version"):
         print(f"lightning-hooks {version('lightning-hooks')}")
         return 0
@@ -82,8 +98,10 @@ def _run(argv: Sequence[str] | None) -> int:
         **RUN_COMMANDS,
     }
     if command not in commands:
-        print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
-        return 2
+        near = difflib.get_close_matches(command, commands, n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        print(error_line(f"unknown command {shown(command)}{meant}; there are {', '.join(commands)}"), file=sys.stderr)
+        return USAGE
     # Of two flight records, `diff` imports the module that it is given.
     if command in _USER_CODE or (command == "diff" and any(each.startswith("--module") for each in rest)):
         _append_current_folder()
@@ -91,14 +109,14 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         return commands[command](rest) or 0
     except HooksError as error:
-        print(f"lightning-hooks: error: {printable(without_secrets(str(error)), keep=chr(10))}", file=sys.stderr)
-        return 2
+        print(error_line(str(error)), file=sys.stderr)
+        return USAGE
     except OSError as error:
         # Print a short message only for a file of a run. An error of a training is raised with its traceback.
         if command not in RUN_COMMANDS or error.filename is None:
             raise
-        print(f"lightning-hooks: error: {printable(str(error.filename))}: {error.strerror}", file=sys.stderr)
-        return 2
+        print(error_line(f"{error.filename}: {error.strerror}"), file=sys.stderr)
+        return USAGE
 
 
 def _flush() -> None:
@@ -154,12 +172,16 @@ def _write_every_letter() -> None:
 
 
 def _fit(arguments: list[str]) -> None:
+    if helps("fit", arguments):
+        return
     from lightning_hooks.cli.training import fit
 
     fit(arguments)
 
 
 def _match(arguments: list[str]) -> None:
+    if helps("match", arguments):
+        return
     from lightning_hooks.cli.training import match
 
     match(arguments)

@@ -12,7 +12,7 @@ def match_module(arguments: list[str]) -> None:
     """Print what the default rules of a `StatsMonitor` match in a module.
 
     Args:
-        arguments: the import path of the module, then `name=value` for each argument of the module.
+        arguments: the import path of the module, then `NAME=VALUE` for each argument of the module.
 
     Raises:
         RuleError: there is no such module, or it cannot be built; the message says which arguments it takes.
@@ -22,7 +22,7 @@ def match_module(arguments: list[str]) -> None:
     path, *values = arguments
     if path.endswith((".yaml", ".yml")):
         raise RuleError(f"{path} looks like a config: {_COMMAND} --config {path}")
-    model = built(path, values_of(values), f"give them as `{_COMMAND} {path} name=value`")
+    model = built(path, values_of(values), f"give them as `{_COMMAND} {path} NAME=VALUE`")
     configure = getattr(model, "configure_model", None)
     # Some LightningModules create their layers in `configure_model`.
     if callable(configure):

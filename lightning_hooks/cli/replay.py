@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightning_hooks.cli.building import built, values_of
 from lightning_hooks.cli.given import container_classes
+from lightning_hooks.cli.options import Parser
 from lightning_hooks.errors import RuleError, listed, printable, shortened
 from lightning_hooks.recorder.command import checkpoint_of, module_of, replay_command
 from lightning_hooks.recorder.context import check_context
@@ -28,16 +29,19 @@ _HELP: Final = """\
 Run the step of a flight record again, twice as it is and once operator by operator, and name the operation that made the
 first number that is not finite. A record is data and may come from a stranger: name the module yourself, as record.md does.
 Without values it is built with the hyperparameters of the record.
-The exit code is 0 if the step goes wrong again, and 1 if it does not; with --twice 1 if two runs differ.
 """
+_CODES: Final = {
+    0: "the step goes wrong again; with --twice: two runs are equal",
+    1: "the step does not go wrong; with --twice: two runs differ",
+}
 _AFTER_UPDATE: Final = " after the update, with 0 in place of what is not finite"
 
 
 def replay(arguments: list[str]) -> int:
     """Replay the step of a record."""
-    parser = argparse.ArgumentParser("lightning-hooks replay", description=_HELP)
-    parser.add_argument("record", type=Path, help="the folder of the record, or its record.json")
-    parser.add_argument("values", nargs="*", metavar="name=value", help="arguments of the module, with --module")
+    parser = Parser("replay", _HELP, _CODES)
+    parser.add_argument("record", metavar="RECORD", type=Path, help="the folder of the record, or its record.json")
+    parser.add_argument("values", nargs="*", metavar="NAME=VALUE", help="arguments of the module, with --module")
     parser.add_argument("--module", metavar="PATH", help="the import path of the module, or of a function that builds it")
     parser.add_argument(
         "--class",
@@ -53,7 +57,7 @@ def replay(arguments: list[str]) -> int:
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="for the slow run; default 600")
     args = parser.parse_intermixed_args(arguments)
     if args.values and not args.module:
-        parser.error("name=value needs --module")
+        parser.error("NAME=VALUE needs --module")
     if args.module and args.config:
         parser.error("--module cannot be combined with --config")
     from lightning_hooks.callbacks._replay import replay as run
@@ -178,7 +182,7 @@ def _model(record: FlightRecord, folder: Path, args: argparse.Namespace) -> tupl
             f"the record names the module {named}, but a record may come from a stranger, so it imports nothing; name the "
             f"module yourself: {replay_command(record, folder)}"
         )
-    advice = f"give them as `--module {path} name=value`, or give --config FILE"
+    advice = f"give them as `--module {path} NAME=VALUE`, or give --config FILE"
     if args.values:
         model = built(path, values_of(args.values), advice)
     else:

@@ -11,33 +11,48 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lightning_hooks.cli.options import Parser
 from lightning_hooks.cli.progress import progress_bar
+from lightning_hooks.cli.usual_folders import NAMED, usual_folders
 from lightning_hooks.errors import printable
 
 
 def _view(arguments: list[str]) -> None:
-    from lightning_hooks.dashboard.view import view
-
-    parser = argparse.ArgumentParser("lightning-hooks view", description="Show the runs of a log directory in a browser.")
-    parser.add_argument("logdir", type=Path, help="the folder with the runs, at any depth")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at; default this machine only")
-    parser.add_argument("--port", type=_port, help="default 6007, or a free one where that is taken")
+    parser = Parser(
+        "view",
+        "Show the runs of a log directory in a browser, also a run that begins later, until Ctrl-C. Without a LOGDIR, those in "
+        f"{NAMED} of the current folder.",
+    )
+    parser.add_argument("logdir", metavar="LOGDIR", type=Path, nargs="?", help="the folder with the runs, at any depth")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="the address to listen at; default this machine only"
+    )
+    parser.add_argument("--port", metavar="NUMBER", type=_port, help="default 6007, or a free one where that is taken")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     args = parser.parse_args(arguments)
-    view(args.logdir, args.host, args.port, opens=args.open)
+    from lightning_hooks.dashboard.view import view
+
+    if args.logdir is not None:
+        view(args.logdir, args.host, args.port, opens=args.open)
+        return
+    folders = usual_folders("view", records=True)
+    view(folders[0] if len(folders) == 1 else Path(), args.host, args.port, opens=args.open, within=folders)
 
 
 def _report(arguments: list[str]) -> None:
+    parser = Parser("report", "Write a run as one HTML file that needs no server.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="the log directory of the run, or one event file")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="the file to write; default report.html in the folder of the run"
+    )
+    parser.add_argument("--limit", metavar="MEGABYTES", type=_megabytes, help="the most that it may have; default 5")
+    args = parser.parse_args(arguments)
     from lightning_hooks.dashboard.report import LIMIT, write_report
 
-    parser = argparse.ArgumentParser("lightning-hooks report", description="Write a run as one HTML file that needs no server.")
-    parser.add_argument("run", type=Path, help="the log directory of the run, or one event file")
-    parser.add_argument("--out", type=Path, help="the file to write; default report.html in the folder of the run")
-    parser.add_argument("--limit", type=_megabytes, default=LIMIT / 1e6, help="the most megabytes that it may have; default 5")
-    args = parser.parse_args(arguments)
+    limit = LIMIT if args.limit is None else int(args.limit * 1e6)
     out = args.out or (args.run if args.run.is_dir() else args.run.parent) / "report.html"
     with progress_bar("Reading tables") as progress:
-        size = write_report(args.run, out, int(args.limit * 1e6), progress)
+        size = write_report(args.run, out, limit, progress)
     print(f"{printable(str(out))}: {size / 1e6:.1f} MB; open it in a browser")
 
 
@@ -62,15 +77,15 @@ def _megabytes(text: str) -> float:
 
 
 def _diff(arguments: list[str]) -> int:
-    from lightning_hooks.dashboard.diff import diff
-
-    parser = argparse.ArgumentParser(
-        "lightning-hooks diff",
-        description="Say at which step and in which rows two runs differ. Of two flight records, run both steps again and name "
-        "the first operator that gives other bits.",
+    parser = Parser(
+        "diff",
+        "Say at which step and in which rows two runs differ. Of two flight records, run both steps again and name the first "
+        "operator that gives other bits.",
+        {0: "both are equal to the last bit", 1: "they differ"},
     )
-    parser.add_argument("a", type=Path, help="the log directory of a run, or one event file; or the folder of a flight record")
-    parser.add_argument("b", type=Path, help="likewise")
+    what = "the log directory of a run, or one event file; or the folder of a flight record"
+    parser.add_argument("a", metavar="RUN", type=Path, help=what)
+    parser.add_argument("b", metavar="RUN", type=Path, help="likewise")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--module", metavar="PATH", action="append", help="of a record, as of replay; twice for two modules")
     args = parser.parse_args(arguments)
@@ -80,6 +95,8 @@ def _diff(arguments: list[str]) -> int:
         from lightning_hooks.cli.two_records import diff_of_records
 
         return diff_of_records(args.a, args.b, args.module or [])
+    from lightning_hooks.dashboard.diff import diff
+
     with progress_bar("Comparing tables") as progress:
         result = diff(args.a, args.b, progress)
     print(result.json() if args.json else result)

@@ -1,4 +1,4 @@
-"""The commands `fit` and `match`, which use LightningCLI with a config, and the help of all commands that use one."""
+"""The commands `fit` and `match`, which use LightningCLI with a config."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import argparse
 import importlib
 import importlib.util
 import sys
-import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.cli.module import match_module
 from lightning_hooks.errors import HooksError
@@ -17,61 +16,14 @@ if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 
-_USAGE: Final = {
-    "check": """\
-usage: lightning-hooks check --config FILE [--json | --junit] [--accept CHECK/ROW ...] [--overfit]
-                             [--time-limit SECONDS] [options of LightningCLI]
-
-Find faults of a training on its first batch, without training. The exit code is 1 if a check fails.
-
-check options:
-  --json                print JSON
-  --junit               print JUnit XML, which CI shows as tests
-  --accept CHECK/ROW    a result that is known and no problem; `*` stands for any text; may be given several times
-  --accept-file FILE    a file with one of these in each line; may be given several times
-  --overfit             also check that one batch can be learnt in 50 steps
-  --time-limit SECONDS  of each check; default 60
-
-""",
-    "fit": """\
-usage: lightning-hooks fit --config FILE [options of LightningCLI]
-
-Train as LightningCLI does, with short names for the callbacks and transforms of lightning_hooks.
-
-""",
-    "match": """\
-usage: lightning-hooks match --config FILE [options of LightningCLI]
-       lightning-hooks match package.Module [name=value ...]
-
-Print what each rule of a config matches in its model, how many scalars, and how many bytes, without training.
-Without a config, build a module and print what StatsMonitor() would watch of it.
-
-""",
-}
-_OPTIONS: Final = """\
-options:
-  --config FILE         a config of LightningCLI; several are merged, in order
-  --trainer.callbacks+=NAME --trainer.callbacks.OPTION=VALUE
-                        add a callback and set its options
-  --print_config        print the config with all options, and end
-  --help                print this help
-  --help-all            print all options of LightningCLI, those of the Trainer included
-
-"""
-
-
 def fit(arguments: list[str]) -> None:
     """Train."""
-    if helps("fit", arguments):
-        return
     cli = lightning_cli("fit", arguments)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
 
 
 def match(arguments: list[str]) -> None:
     """Print what the rules of a config match in its model, or what default rules match in a module."""
-    if helps("match", arguments):
-        return
     if not arguments:
         raise HooksError("match needs --config FILE or a module; `lightning-hooks match --help` lists the options")
     if not arguments[0].startswith("-"):
@@ -86,28 +38,6 @@ def match(arguments: list[str]) -> None:
         print("the config has no callback of lightning_hooks")
     for callback, report in matched(cli.trainer, cli.model):
         print(f"{type(callback).__name__}\n{report if report.lines else 'matches nothing of its own'}\n")
-
-
-def helps(command: str, arguments: list[str]) -> bool:
-    """Print the help of a command, if the arguments ask for it."""
-    if not {"-h", "--help"}.intersection(arguments):
-        return False
-    print(f"{_USAGE[command]}{_OPTIONS}{_classes()}")
-    return True
-
-
-def _classes() -> str:
-    """The callbacks and transforms that a config may name, with the first line of each docstring."""
-    from lightning_hooks import callbacks, transforms
-
-    try:
-        named = [(name, getattr(callbacks, name)) for name in callbacks.__all__]
-    except ImportError:
-        return "Lightning is not installed: only `match package.Module` works."
-    lines = [f"  {name:<22}{(kind.__doc__ or '').strip().splitlines()[0]}" for name, kind in named]
-    others = [name for name in transforms.__all__ if name not in ("Context", "Transform")]
-    names = textwrap.fill(", ".join(others), 100, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(["callbacks:", *lines, "", "transforms:", names])
 
 
 def lightning_cli(command: str, arguments: list[str]) -> LightningCLI:

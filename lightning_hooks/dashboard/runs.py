@@ -6,7 +6,7 @@ import fnmatch
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -61,10 +61,15 @@ class LocalRuns:
     """The runs below a local folder.
 
     Only listed runs are opened: a requested name is looked up in the list, and never used as a path.
+
+    Args:
+        logdir: the folder, or one event file.
+        within: folders below it; only runs in these are listed. Empty for all runs.
     """
 
-    def __init__(self, logdir: Path) -> None:
+    def __init__(self, logdir: Path, within: Sequence[Path] = ()) -> None:
         self._logdir = logdir
+        self._within = within or [logdir]
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._open: dict[str, LocalRun] = {}
@@ -97,7 +102,8 @@ class LocalRuns:
     def _list(self) -> None:
         if time.monotonic() - self._listed_at < _REFRESH:
             return
-        folders = [self._logdir] if self._logdir.is_file() else sorted(_folders_of_runs(self._logdir))
+        found = (folder for each in self._within for folder in folders_of_runs(each))
+        folders = [self._logdir] if self._logdir.is_file() else sorted(found)
         self._paths = {path.relative_to(self._logdir).as_posix(): path for path in folders}
         self._open = {name: run for name, run in self._open.items() if name in self._paths}
         self._listed_at = time.monotonic()
@@ -153,7 +159,7 @@ def _modified(file: Path) -> float:
         return 0.0
 
 
-def _folders_of_runs(logdir: Path) -> Iterator[Path]:
+def folders_of_runs(logdir: Path) -> Iterator[Path]:
     """The folders with event files or flight records.
 
     Links to folders are followed, as by TensorBoard, except links to a folder above them.

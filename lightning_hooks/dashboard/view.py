@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import webbrowser
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.hosts import is_loopback, names_for
-from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.dashboard.runs import LocalRuns, folders_of_runs
 from lightning_hooks.dashboard.site import Site
 from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.tensorboard.run_files import PATTERN
@@ -28,7 +29,7 @@ class _Quiet(WSGIRequestHandler):
         return
 
 
-def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer:
+def make(logdir: Path, host: str = "127.0.0.1", port: int = 0, within: Sequence[Path] = ()) -> BaseWSGIServer:
     """A server of the runs below a folder. It answers after `serve_forever` is called.
 
     Args:
@@ -36,6 +37,7 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
         host: the address to listen at, by default this machine only. If it is not a loopback address, other machines can
             connect, and requests under any host name are answered.
         port: the port; 0, the default, takes any free port.
+        within: as of `LocalRuns`.
 
     Raises:
         RuleError: the path does not exist or is a file that is no event file, or the host or the port cannot be used.
@@ -44,7 +46,7 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
         raise RuleError(f"there is no log directory at {str(logdir)!r}")
     if logdir.is_file() and not fnmatch(logdir.name, PATTERN):
         raise RuleError(f"{str(logdir)!r} is neither a log directory nor an event file, whose name is like {PATTERN!r}")
-    site = Site(Api(LocalRuns(logdir)), hosts=())
+    site = Site(Api(LocalRuns(logdir, within)), hosts=())
     try:
         server = make_server(host, port, site, threaded=True, request_handler=_Quiet)
     # werkzeug raises a SystemExit if it cannot listen.
@@ -68,25 +70,31 @@ def url(server: BaseWSGIServer) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
 
 
-def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, opens: bool = False) -> None:
-    """Serve the runs below a folder until Ctrl-C.
+def view(
+    logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, opens: bool = False, within: Sequence[Path] = ()
+) -> None:
+    """Serve the runs below a folder until Ctrl-C, also those that begin later.
 
     Args:
         logdir: the folder, or one event file.
         host: the address to listen at, by default this machine only.
         port: the port; by default 6007, or any free port if 6007 is in use.
         opens: whether to open the page in the browser; by default not.
+        within: as of `LocalRuns`.
 
     Raises:
         RuleError: as of `make`.
     """
-    server = make(logdir, host, (6007 if _is_free(host, 6007) else 0) if port is None else port)
-    print(f"lightning-hooks: {url(server)} shows the runs in {printable(str(logdir))} (Ctrl-C ends it)", flush=True)
-    if not is_loopback(_address(server)):
-        print(f"lightning-hooks: everybody who reaches {host} can read these runs", flush=True)
-    if opens:
-        webbrowser.open(url(server))
+    server = make(logdir, host, (6007 if _is_free(host, 6007) else 0) if port is None else port, within)
+    names = printable(" and ".join(map(str, within or [logdir])))
     try:
+        print(f"lightning-hooks: {url(server)} shows the runs in {names} (Ctrl-C ends it)", flush=True)
+        if logdir.is_dir() and not any(any(folders_of_runs(each)) for each in within or [logdir]):
+            print(f"lightning-hooks: there is no run in {names} yet; the page shows one as soon as it begins", flush=True)
+        if not is_loopback(_address(server)):
+            print(f"lightning-hooks: everybody who reaches {host} can read these runs", flush=True)
+        if opens:
+            webbrowser.open(url(server))
         server.serve_forever()
     except KeyboardInterrupt:
         pass

@@ -72,14 +72,14 @@ def test_functions_and_modules_and_late_layers_are_matched_too(capsys: pytest.Ca
             ["cli_modules.Net"],
             "module: cli_modules.Net() raises TypeError: Net.__init__() missing 1 required positional argument: 'width'. "
             "Its arguments are (width: int, act: torch.nn.modules.module.Module | None = None); give them as "
-            "`lightning-hooks match cli_modules.Net name=value`",
+            "`lightning-hooks match cli_modules.Net NAME=VALUE`",
         ),
         (["cli_modules.Broken"], "module: cli_modules.Broken() raises ValueError: no data\\x1b[31m. Its arguments are ()"),
         (["cli_modules.Nett"], "module: cannot import 'cli_modules.Nett': cli_modules has no 'Nett' (did you mean 'Net'"),
         (["cli_modules.number"], "module: cli_modules.number is 3; name a class of modules"),
         (["builtins.dict"], "module: builtins.dict() gives {}, not a torch.nn.Module"),
         (["Net"], "module must be an import path such as 'package.module.name', got 'Net'"),
-        (["cli_modules.Net", "3"], "module: arguments are given as name=value, got '3'"),
+        (["cli_modules.Net", "3"], "module: arguments are given as NAME=VALUE, got '3'"),
         (["cli_modules.Net", "width=[3"], "module: the value of width is not valid YAML"),
         (["cli_modules.Net", "width={class_path: nowhere.Act}"], "class_path: cannot import 'nowhere.Act'"),
         (["digits.yaml"], "digits.yaml looks like a config: lightning-hooks match --config digits.yaml"),

@@ -257,7 +257,7 @@ def test_a_module_that_cannot_be_built_names_the_option_that_helps(tmp_path: Pat
         "module: torch.nn.Linear() raises TypeError: " in said and "the values are the hyperparameters of the record: " in said
     )
     assert main(["replay", str(folder), "--module", "torch.nn.Linear", "in_features=1"]) == 2
-    assert "give them as `--module torch.nn.Linear name=value`, or give --config FILE" in capsys.readouterr().err
+    assert "give them as `--module torch.nn.Linear NAME=VALUE`, or give --config FILE" in capsys.readouterr().err
 
 
 def test_the_module_is_that_of_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

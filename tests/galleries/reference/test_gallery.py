@@ -11,7 +11,7 @@ import pytest
 
 from galleries.reference.judge import good_run, judge, run_in
 from galleries.reference.pairs import PAIRS, Pair
-from lightning_hooks.cli.compare import compared
+from lightning_hooks.cli.comparing import compared
 from lightning_hooks.health.reference.sources import NEEDED, read_reference
 from lightning_hooks.tensorboard.best_views import best_views
 from lightning_hooks.tensorboard.reading import read_run
