@@ -1,15 +1,19 @@
 """Five trainings that are made sick on purpose and a healthy one, and what `HealthMonitor` says of each.
 
-python -m examples.sick            # says it in the terminal
-python -m examples.sick runs/sick  # also writes the runs there, for `lightning-hooks view runs/sick`
+python -m examples.sick            # says it in the terminal, and leaves the runs in a new temporary folder
+python -m examples.sick runs/sick  # leaves the runs there
+
+The commands that it prints hold the whole path of a run, so that they work from any current folder.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 import torch
@@ -128,10 +132,13 @@ def train(make: Callable[[], Classifier], folder: Path) -> HealthMonitor:
 def main(arguments: list[str]) -> None:
     """Train each of them."""
     warnings.filterwarnings("ignore", module="lightning")
-    with tempfile.TemporaryDirectory() as temporary:
+    folder = Path(arguments[0]).resolve() if arguments else Path(tempfile.mkdtemp(prefix="sick_"))
+    # A fit names its folder relative to the current one if it can. In an empty current folder it names the whole path.
+    with tempfile.TemporaryDirectory() as empty, chdir(empty):
         for name, (what, make) in TRAININGS.items():
             print(f"\n=== {what}", file=sys.stderr)
-            train(make, Path(arguments[0] if arguments else temporary) / name)
+            train(make, folder / name)
+    print(f"\nAll of them: lightning-hooks doctor {shlex.quote(str(folder))}", file=sys.stderr)
 
 
 if __name__ == "__main__":
