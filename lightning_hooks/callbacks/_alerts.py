@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightning_hooks.callbacks._logger_kinds import of_kind
+from lightning_hooks.errors import shortened
 from lightning_hooks.health.rule import Severity
 
 if TYPE_CHECKING:
     from lightning_hooks.health.text import Block
 
 _MOST: Final = 500  # characters of a tag of MLflow
+_LONGEST: Final = 63  # characters of a title that W&B takes
 _TAG: Final = "lightning_hooks.finding"
 
 
@@ -22,7 +24,7 @@ class Alert(NamedTuple):
 
     Args:
         title: the severity and the cause or rule.
-        text: the whole block.
+        text: the rest of the block.
         is_critical: whether the training is lost if it goes on.
         number: of the alert in its run, from 1.
     """
@@ -47,9 +49,10 @@ class Alerts:
     def tell(self, block: Block) -> None:
         """Tell of a cause or finding."""
         self._count += 1
-        title = block.verdict.partition(". ")[0].rstrip(".")
-        text = "\n".join(block.lines())
-        alert = Alert(f"{block.severity.upper()}: {title}", text, block.severity is Severity.CRITICAL, self._count)
+        name, _, message = block.verdict.partition(". ")
+        text = "\n".join(block._replace(verdict=message).lines()).removeprefix(f"{block.severity.upper()}:").lstrip()
+        title = f"{block.severity.upper()}: {name.rstrip('.')}"
+        alert = Alert(title, text, block.severity is Severity.CRITICAL, self._count)
         for pair in [*self._loggers]:
             logger, tell = pair
             try:
@@ -62,7 +65,9 @@ class Alerts:
 
 
 def _to_wandb(logger: Any, alert: Alert) -> None:
-    logger.experiment.alert(title=alert.title, text=alert.text, level="ERROR" if alert.is_critical else "WARN")
+    logger.experiment.alert(
+        title=shortened(alert.title, _LONGEST), text=alert.text, level="ERROR" if alert.is_critical else "WARN"
+    )
 
 
 def _to_trackio(logger: Any, alert: Alert) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
-from lightning_hooks.callbacks._fit_report import leave_report
+from lightning_hooks.callbacks._fit_report import FitReport, file_of_report
 from lightning_hooks.callbacks._loop_writer import LoopWriter
 from lightning_hooks.callbacks._monitor_plans import resolve_stages
 from lightning_hooks.callbacks._monitor_run import MonitorRun, check_written
@@ -74,10 +73,11 @@ class MonitorPart(LoopPart):
         refuse_other_stages(options.stages, f"{label}stages")
         _refuse_other_loggers(owner.loggers, f"{label}loggers")
         self._run: LoopRun | None = run
-        self._board, self._report = run.board_of(owner), options.report
+        # A loop has no loggers that keep files, so a report is made only if the user has asked for it.
+        self._board, self._report = run.board_of(owner), options.report or None
         self._monitor: MonitorRun | None = None
         self._is_started = False
-        if options.report is not None and self._board is None and not run.has_board(owner):
+        if self._report is not None and self._board is None and not run.has_board(owner):
             raise RuleError(
                 f"{label}report={str(options.report)!r} is made of an event file, and the loop writes none; give "
                 "instrument(logdir='…') or StatsMonitor(logdir='…') a folder for it"
@@ -151,7 +151,7 @@ class MonitorPart(LoopPart):
             monitor.forget()
         if board is not None and self._report is not None and error is None:
             board.remove()  # Close the event file, so that the report is made of all of it.
-            leave_report(board.folder, Path(str(self._report)).expanduser().absolute(), ())
+            FitReport(board.folder, file_of_report(self._report, board.folder), (), is_asked=True).leave()
 
 
 def _earlier(run: LoopRun) -> Earlier:

@@ -31,7 +31,7 @@ class MonitorOptions:
     on_error: str = "raise"
     max_overhead: float | None = None
     consumers: Sequence[StepConsumer] = ()
-    report: str | os.PathLike[str] | None = None
+    report: bool | str | os.PathLike[str] | None = None
     is_default: bool = False
     only_tables: bool = False
     watches_loss_alone: bool = False

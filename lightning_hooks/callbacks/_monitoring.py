@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
@@ -11,7 +10,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting
 from lightning_hooks.callbacks._driver import flush
-from lightning_hooks.callbacks._fit_report import folder_for_report, leave_report
+from lightning_hooks.callbacks._fit_report import FitReport, report_of_fit
 from lightning_hooks.callbacks._job import Guest, Job, Owner
 from lightning_hooks.callbacks._loop_monitor import LoopGuest, MonitorPart
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
@@ -55,7 +54,7 @@ class Monitoring(Job[Owner, Resolved]):
         self.monitor: MonitorRun | None = None
         self._latest = Latest()
         self._saved: MonitorState | None = None  # what the checkpoint of the run keeps, once it is read
-        self._report_folder: Path | None = None  # the folder of the event file that a report is made of
+        self._report: FitReport | None = None  # what the fit under way leaves
 
     @property
     def options(self) -> MonitorOptions:
@@ -65,7 +64,7 @@ class Monitoring(Job[Owner, Resolved]):
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
-        copied.log, copied.context, copied.monitor, copied._report_folder, copied._saved = None, None, None, None, None
+        copied.log, copied.context, copied.monitor, copied._report, copied._saved = None, None, None, None, None
         return copied
 
     def latest(self) -> dict[str, float]:
@@ -116,7 +115,7 @@ class Monitoring(Job[Owner, Resolved]):
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
         owner, options = self.owner, self.options
-        self._latest, self.monitor, self.run, self._report_folder = Latest(), None, run, None
+        self._latest, self.monitor, self.run, self._report = Latest(), None, run, None
         plan = resolved.plan
         if not is_alone(trainer):
             check_ranks_agree(plan, run.model.device)
@@ -133,7 +132,9 @@ class Monitoring(Job[Owner, Resolved]):
         consumers = [*options.consumers, *(guest.consumer(self.log.writer, self.context) for guest in guests)]
         contribution = monitor.contribute([self.log.writer, *consumers], run.earlier)
         if trainer.is_global_zero and run.is_fit and not is_quick(trainer):
-            self._report_folder = folder_for_report(options.report, self.log.writer.loggers)
+            # Of several monitors only the first leaves a report that nobody has asked for.
+            report = options.report if run.earlier.written[0].owner is owner else options.report or False
+            self._report = report_of_fit(report, self.log.writer.loggers, trainer.loggers)
         self.log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
         # Set the publisher, which is closed with the run, only here, after all checks have passed.
         self.publisher = monitor.publisher
@@ -222,10 +223,10 @@ class Monitoring(Job[Owner, Resolved]):
 
     @override
     def close(self, error: BaseException | None) -> None:
-        run, folder, report = self.run, self._report_folder, self.options.report
+        report = self._report
         try:
             super().close(error)
         finally:
-            self.log, self.context, self.monitor, self._report_folder, self._saved = None, None, None, None, None
-        if error is None and folder is not None and run is not None and run.trainer is not None:
-            leave_report(folder, Path(str(report)).expanduser().absolute(), run.trainer.loggers)
+            self.log, self.context, self.monitor, self._report, self._saved = None, None, None, None, None
+        if error is None and report is not None:
+            report.leave()

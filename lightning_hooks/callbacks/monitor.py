@@ -56,8 +56,9 @@ class StatsMonitor(HooksCallback):
             one warning. Default: no limit.
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             watched step when the step ends, after the loggers. Default: none.
-        report: a file, such as `report.html`, for the page with the data of the fit, written at its end. Loggers of W&B,
-            MLflow, Neptune and trackio get it too. It needs a TensorBoard logger, or `logdir`. Default: none.
+        report: a file, such as `report.html`, for the page with the data of the fit, written at its end; True for
+            `report.html` beside the event file. All loggers of W&B, MLflow, Neptune and trackio get it as an artefact. It needs
+            a TensorBoard logger, or `logdir`. Default: as True if one of these is written to, else none; False for none.
 
     Raises:
         RuleError: an invalid value; at fit start also a rule that matches nothing.
@@ -85,7 +86,7 @@ class StatsMonitor(HooksCallback):
         on_error: str = "raise",
         max_overhead: float | None = None,
         consumers: Sequence[Mapping[str, Any] | StepConsumer] | None = None,
-        report: str | os.PathLike[str] | None = None,
+        report: bool | str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(Watching(self))
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
@@ -106,7 +107,7 @@ class StatsMonitor(HooksCallback):
         self.logdir = logdir
         self.on_error = on_error
         self.max_overhead = max_overhead
-        if report is not None:
+        if report is not None and not isinstance(report, bool):
             check_path("report", report)
         self.report = report
         self.consumers = as_consumers(consumers)

@@ -14,7 +14,7 @@ TITLE = "WARNING: ParametersForgotten (certain)"
 
 
 def fit(folder, *loggers):
-    trainer_of(folder, StatsMonitor(), HealthMonitor(), logger=[*loggers]).fit(Forgotten(), data(10))
+    trainer_of(folder, StatsMonitor(report=False), HealthMonitor(), logger=[*loggers]).fit(Forgotten(), data(10))
 
 
 def test_loggers_with_alerts_get_each_finding_once(tmp_path, monkeypatch):
@@ -29,6 +29,7 @@ def test_loggers_with_alerts_get_each_finding_once(tmp_path, monkeypatch):
     fit(tmp_path, wandb, mlflow, TrackioLogger(), other)
     (alert,) = wandb.taken
     assert (alert["title"], alert["level"]) == (TITLE, "WARN") and "no optimizer holds this parameter" in alert["text"]
+    assert alert["text"].startswith("The optimizer and the model do not hold the same parameters")
     assert told == [{**alert, "level": "warn"}]
     ((run, name, text),) = mlflow.taken
     assert (run, name) == ("run-7", "lightning_hooks.finding.1") and text.startswith(f"{TITLE}\n") and len(text) <= 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,38 @@ def test_loggers_that_keep_files_get_it(tmp_path: Path, monkeypatch: pytest.Monk
     assert mlflow == [(("run-7", str(out)), {})]
     assert neptune == saved == [str(out)]
     assert other == []
+
+
+def test_without_being_asked_the_loggers_that_keep_files_get_the_report_beside_the_event_file(tmp_path: Path) -> None:
+    """Only the first of two monitors leaves one."""
+    loggers = [WandbLogger(), Fake()]
+    fit(tmp_path, StatsMonitor(), StatsMonitor(prefix="other/"), logger=loggers)
+    (out,) = tmp_path.rglob("report.html")
+    assert [*out.parent.glob("events.out.tfevents.*")] and out.stat().st_size > 10_000
+    assert loggers[0].taken == [((str(out),), {"name": "lightning_hooks_report", "type": "report"})] and not loggers[1].taken
+
+
+@pytest.mark.parametrize(
+    ("monitor", "logger"),
+    [
+        (lambda: StatsMonitor(report=False), WandbLogger),
+        (lambda: StatsMonitor(loggers=[]), WandbLogger),
+        (lambda: StatsMonitor(), Fake),
+    ],
+    ids=["switched off", "no logger is written to", "a logger without files"],
+)
+def test_without_being_asked_no_other_fit_leaves_a_report(
+    tmp_path: Path, monitor: Callable[[], StatsMonitor], logger: type[Fake]
+) -> None:
+    made = logger()
+    fit(tmp_path, monitor(), logger=made)
+    assert made.taken == [] and not [*tmp_path.rglob("report.html")]
+
+
+def test_true_is_a_report_beside_the_event_file(tmp_path: Path) -> None:
+    fit(tmp_path, StatsMonitor(logdir=tmp_path / "runs", report=True))
+    (out,) = tmp_path.rglob("report.html")
+    assert out.parent.parent == tmp_path / "runs"
 
 
 def test_a_logger_that_fails_is_a_warning(tmp_path: Path) -> None:
