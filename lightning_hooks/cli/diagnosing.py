@@ -44,6 +44,11 @@ def diagnose(args: argparse.Namespace, parser: Parser) -> int:
         print(json.dumps(_json(runs, checkups), indent=1, allow_nan=False))
     elif args.format == "junit":
         print(junit_of(map(_report, runs, checkups), "lightning_hooks.doctor"))
+    elif args.format == "markdown":
+        from lightning_hooks.cli.issue import issue_of, newest_sick
+
+        diagnosed = [checkup for checkup in checkups if isinstance(checkup, Checkup)]
+        print(issue_of(newest_sick(diagnosed), len(diagnosed) - 1))
     elif len(runs) == 1 or args.is_whole:
         shown = [
             "\n".join(screen(each, is_whole=args.is_whole)) if isinstance(each, Checkup) else "\n".join(table([run], [each]))

@@ -48,6 +48,15 @@ def _parser() -> Parser:
     forms.add_argument("--all", dest="is_whole", action="store_true", help="print all findings of each run with all reasons")
     add_formats(forms)
     forms.add_argument(
+        "--markdown",
+        dest="format",
+        action="store_const",
+        const="markdown",
+        help="print Markdown of at most 2,000 tokens for an issue or a language model: the fault and its evidence, the rate "
+        "and the optimizer, lines of code, and what changed since the last healthy run beside this one; of several runs, of "
+        "the newest that is not healthy",
+    )
+    forms.add_argument(
         "--follow", dest="is_followed", action="store_true", help="print findings as the fit makes them, until it ends"
     )
     parser.add_argument("--since", type=int, default=0, metavar="STEP", help="only findings that began at this step or later")

@@ -29,18 +29,18 @@ def markdown_of(causes: Iterable[Cause], findings: Iterable[Finding]) -> str:
 # At most looks, most findings are those of the look before. Keep their text.
 @lru_cache(maxsize=1024)
 def _of_block(block: Block) -> str:
-    name, _, rest = _escaped(block.verdict).partition(". ")
-    points = [_escaped(text) for text in block.why]
-    points += [f"**Next:** {_escaped(text)}" for text in block.next_steps]
-    points += [f"**Or:** {_escaped(text)}" for text in block.alternatives]
+    name, _, rest = escaped(block.verdict).partition(". ")
+    points = [escaped(text) for text in block.why]
+    points += [f"**Next:** {escaped(text)}" for text in block.next_steps]
+    points += [f"**Or:** {escaped(text)}" for text in block.alternatives]
     return "\n".join([f"**{block.severity.upper()}: {name}.** {rest}", "", *(f"- {point}" for point in points)])
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     r"""Text in which only backticks have a meaning.
 
     Example:
-        >>> print(_escaped("`a_*` in _first_, then blocks.<b>.second_layer"))
+        >>> print(escaped("`a_*` in _first_, then blocks.<b>.second_layer"))
         `a_*` in \_first\_, then blocks.&lt;b&gt;.second_layer
     """
     parts = _CODE.split(printable(text))
