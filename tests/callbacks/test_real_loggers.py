@@ -62,6 +62,7 @@ def test_wandb_has_the_alert_and_the_report(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("WANDB_SILENT", "true")
     fit(tmp_path, WandbLogger(project="p", save_dir=tmp_path))
     wandb.finish()
+    wandb.teardown()  # The process of W&B, which writes the file, ends with it.
     (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     content = records_of(kept.read_bytes())
     for text in (TITLE, TEXT, "lightning_hooks_report", "report.html", "watch/run/grad_norm"):

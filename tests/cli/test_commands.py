@@ -19,6 +19,7 @@ from lightning_hooks.cli.options import Parser
 from tests.cli.written_fits import finding, write_fit
 from tests.dashboard.runs import write_run
 
+ROOT = Path(__file__).parents[2]
 COMMANDS = ["fit", "match", "replay", "check", "info", "view", "report", "doctor", "diff", "compare", "baseline"]
 MAIN = "import sys; from lightning_hooks.cli.main import main; sys.exit(main())"
 SLOW = {"torch", "numpy", "tensorboard", "lightning", "pytorch_lightning", "werkzeug", "jsonargparse", "transformers"}
@@ -66,7 +67,10 @@ def test_every_command_is_in_the_usage_with_the_exit_codes(capsys: pytest.Captur
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert {*re.findall(r"^  ([a-z]+) ", shown, re.MULTILINE)} == {*COMMANDS}
-    assert re.findall(r"^  (\d+) ", shown, re.MULTILINE) == ["0", "1", "2", "130", "141"]
+    codes = re.findall(r"^  (\d+) +(.+)$", shown, re.MULTILINE)
+    assert [code for code, _ in codes] == ["0", "1", "2", "130", "141"]
+    table = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").partition("## Commands\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| (\d+) \| (.+) \|$", table, re.MULTILINE) == codes, "docs/api.md says what `--help` says"
 
 
 @pytest.mark.parametrize("command", ["doctor", "diff", "compare", "replay", "check"])
