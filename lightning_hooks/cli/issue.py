@@ -89,7 +89,8 @@ def _lines_of_code(checkup: Checkup, known: Sequence[tuple[int, StepFacts]]) -> 
             code = printable(record.operation.line).replace("`", "'")
             yield Line(f"- {escaped(record.operation.source)}: `{code}` ({escaped(record.operation.name)})", 1)
     seen = [sighting for _, facts in known for sighting in facts.sightings if sighting.line]
-    for place, text in dict.fromkeys((sighting.line, sighting.text) for sighting in seen):
+    # The text of a sighting may count the steps, so that each line is told with its last text.
+    for (place, _), text in {(sighting.line, sighting.kind): sighting.text for sighting in seen}.items():
         yield Line(f"- {escaped(f'{place}: {text}')}", 1 if checkup.standing else _DETAIL)
 
 

@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, command: str, description: str = "", codes: Mapping[int, str] | None = None, **options: Any) -> None:
-        lines = [f"  {code}  {meaning}" for code, meaning in (codes or {}).items()]
+        lines = [_wrapped(meaning, f"  {code}  ", " " * 5) for code, meaning in (codes or {}).items()]
         super().__init__(
             f"lightning-hooks {command}",
             description=_wrapped(description),
@@ -51,8 +51,9 @@ def error_line(message: str) -> str:
     return f"lightning-hooks: error: {printable(without_secrets(message), keep=chr(10))}"
 
 
-def _wrapped(description: str) -> str:
-    """The paragraphs of a description in lines that fit into the terminal."""
-    width = min(shutil.get_terminal_size().columns - 2, 110)
-    paragraphs = (" ".join(each.split()) for each in description.split("\n\n"))
-    return "\n\n".join(textwrap.fill(each, width, break_on_hyphens=False) for each in paragraphs)
+def _wrapped(text: str, first: str = "", later: str = "") -> str:
+    """The paragraphs of a text in lines that fit into the terminal, the first and the later ones with an indent."""
+    # A terminal may be narrower than any word, and its size may be unknown.
+    width = max(min(shutil.get_terminal_size().columns - 2, 110), 40)
+    wrap = textwrap.TextWrapper(width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return "\n\n".join(wrap.fill(" ".join(paragraph.split())) for paragraph in text.split("\n\n"))

@@ -10,8 +10,8 @@ from typing import Final
 
 _USAGE: Final = {
     "check": """\
-usage: lightning-hooks check --config FILE [--json | --junit] [--accept CHECK/ROW ...] [--overfit]
-                             [--accept-file FILE ...] [--time-limit SECONDS] [options of LightningCLI]
+usage: lightning-hooks check --config FILE [--json | --junit] [--accept CHECK/ROW ...] [--accept-file FILE ...]
+                             [--overfit] [--time-limit SECONDS] [options of LightningCLI]
 
 Find faults of a training on its first batch, without training.
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from galleries.health.faulty_parts import Perceptron, digits, loader, sgd
-from lightning_hooks import HealthMonitor, StatsMonitor
+from lightning_hooks import HealthMonitor, StatsMonitor, instrument
 from lightning_hooks.cli.issue import LIMIT
 from lightning_hooks.cli.main import main
 from lightning_hooks.cli.tokens import Line, Section, text_within, tokens
@@ -23,7 +25,6 @@ from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.recorder.files import RECORD
 from lightning_hooks.recorder.record import FlightRecord, Operation, Verdict
 from tests.cli.written_fits import finding, write_fit
-
 
 STEPS = 150  # as many as a loss needs to show that it has learned
 
@@ -110,6 +111,23 @@ def test_the_line_of_code_of_a_flight_record_is_told(tmp_path: Path, capsys: pyt
         "- flight_record, step 7: forward. The first bad number is in head.",
         "- train.py:31 in forward: `return p.log()` (aten.log)",
     ]
+
+
+def test_the_line_of_code_that_was_seen_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gradients are clipped before the backward pass that makes them."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with instrument(model, [StatsMonitor(), HealthMonitor()], optimizer=optimizer, logdir=tmp_path):
+        for _ in range(20):
+            optimizer.zero_grad()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    capsys.readouterr()
+    _, text = told(capsys, tmp_path)
+    (line,) = section(text, "Lines of code")
+    assert re.match(r"- \S*test_issue\.py:\d+ in test_the_line_of_code_that_was_seen_is_told: .*clip", line), line
 
 
 def test_a_long_diagnosis_is_cut_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
