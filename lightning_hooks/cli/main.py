@@ -64,8 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             code = _run(argv)
-        except SystemExit:  # argparse raises it after --help, --version and usage errors
+        except SystemExit as ended:  # argparse raises it after --help, --version and usage errors
             _flush()
+            # Lightning ends a fit itself after Ctrl-C, with code 1.
+            if isinstance(ended.__context__, KeyboardInterrupt):
+                return _INTERRUPTED
             raise
         _flush()
         return code

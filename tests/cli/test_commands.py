@@ -174,6 +174,17 @@ def test_ctrl_c_is_code_130_and_no_traceback(
     assert capsys.readouterr() == ("", "")
 
 
+def test_ctrl_c_in_a_fit_that_lightning_ends_is_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+    monkeypatch.setattr(training, "lightning_cli", interrupted)
+    assert main(["fit", "--config=config.yaml"]) == 130
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signal that Ctrl-C could be sent as")
 @pytest.mark.parametrize(("arguments", "code"), [(["doctor", "--follow"], 2), (["view", "--port", "0"], 0)], ids=str)
 def test_ctrl_c_ends_what_runs_until_then(tmp_path: Path, arguments: list[str], code: int) -> None:
