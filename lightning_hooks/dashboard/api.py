@@ -32,6 +32,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lightning_hooks.codec import encode
+from lightning_hooks.dashboard.cancelled import cancelled_biases
 from lightning_hooks.dashboard.curves import strip_tags, with_curves
 from lightning_hooks.dashboard.details import details
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
@@ -187,8 +188,10 @@ class Api:
         steps = run.steps(tensor, stat)
         facts = {"steps": progressions(steps), "unit": unit_of(steps), "exact": merges_exactly(run, tensor, stat)}
         facts["positive"] = stat in POSITIVE
-        described = details((each.get("structure") for each in run.row_indices()), about)
-        return {"key": key, **facts, "nodes": [node.as_json(about, described) for node in nodes]}
+        structures = [each.get("structure") for each in run.row_indices()]
+        described = details(structures, about)
+        cancelled = cancelled_biases((node.name for node in nodes if node.row is not None), about, structures)
+        return {"key": key, **facts, "nodes": [node.as_json(about, described, cancelled) for node in nodes]}
 
     def _current(self, args: Mapping[str, str], name: str) -> tuple[RunSource, list[Node]]:
         """The run and the nodes of the requested table.

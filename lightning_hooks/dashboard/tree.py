@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,12 +27,13 @@ class Node:
     leaves: list[int] = field(default_factory=list)
     closed: bool = False
 
-    def as_json(self, about: Mapping[str, Any], details: Mapping[str, str]) -> dict[str, Any]:
+    def as_json(self, about: Mapping[str, Any], details: Mapping[str, str], cancelled: Collection[str] = ()) -> dict[str, Any]:
         """The node as the page reads it.
 
         Args:
             about: the facts about rows, by name.
             details: the details of modules, by name. A parameter gets that of its module if no group above has it.
+            cancelled: the names of biases that the norm behind them takes away.
         """
         facts, module = about.get(self.name, {}), self.name.rpartition(".")[0]
         own = details.get(self.name, "")
@@ -45,6 +46,7 @@ class Node:
             "type": facts.get("type", ""),
             "shape": facts.get("shape"),
             **({"closed": True} if self.closed else {}),
+            **({"cancelled": True} if self.row is not None and self.name in cancelled else {}),
             "detail": own or (details.get(module, "") if self.row is not None and "." in self.label else ""),
         }
 

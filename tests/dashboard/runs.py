@@ -79,6 +79,12 @@ def write_scalars(folder, steps: Sequence[int], **values: float):
                 writer.add_scalar(name.replace("__", "/"), value, step)
 
 
+def write_about(folder, rows: Mapping[str, Mapping[str, object]]):
+    """Write the facts about rows, by name, that a monitor writes at the start of a run."""
+    with SummaryWriter(folder) as writer:
+        writer._get_file_writer().add_event(Event(summary=EventBuilder().about(rows, "")), 0)
+
+
 def fit(model, folder, watch, steps: int):
     """Train a LightningModule on 3 numbers for some steps, and write a run with a `StatsMonitor`."""
     trainer = Trainer(

@@ -167,7 +167,7 @@ def test_every_control_of_the_heat_map(browser, url):
         page.get_by_role("button", name="Show all steps").click()
         drawn(page)
         assert "from" not in state(page)
-        page.get_by_label("fit the window").check()
+        page.get_by_label("fit the window").uncheck()
         drawn(page)
         page.get_by_label("Statistic", exact=True).select_option("std")
         drawn(page)

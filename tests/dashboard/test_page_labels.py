@@ -66,7 +66,7 @@ def url(tmp_path_factory):
 def test_colours_do_not_depend_on_the_window_or_on_what_is_scrolled_out_of_sight(browser, url):
     scales = []
     for width, height in ((1400, 870), (800, 600), (500, 400)):
-        with opened(browser, f"{url}#run=deep&{MAP}", viewport={"width": width, "height": height}) as page:
+        with opened(browser, f"{url}#run=deep&{MAP}&level=one&fit=0", viewport={"width": width, "height": height}) as page:
             drawn(page)
             scales.append(page.evaluate(SCALE))
             # In a low window the map lies below the curve of the loss.
@@ -81,7 +81,7 @@ def test_colours_do_not_depend_on_the_window_or_on_what_is_scrolled_out_of_sight
 
 
 def test_colours_are_of_the_shown_steps(browser, url):
-    with opened(browser, f"{url}#run=deep&{MAP}&from=0&to=400") as page:
+    with opened(browser, f"{url}#run=deep&{MAP}&level=one&from=0&to=400") as page:
         drawn(page)
         assert page.evaluate(SCALE)[:3] == ["log", 1, 1447]  # the steps are rounded outwards to blocks of 64
 
@@ -89,7 +89,7 @@ def test_colours_are_of_the_shown_steps(browser, url):
 def test_what_is_scrolled_out_of_sight_has_a_scrollbar_that_can_be_seen(browser, url):
     # Playwright hides scrollbars unless it is told not to.
     shown = browser.browser_type.launch(executable_path=CHROMIUM, args=FLAGS, ignore_default_args=["--hide-scrollbars"])
-    with opened(shown, f"{url}#run=deep&{MAP}") as page:
+    with opened(shown, f"{url}#run=deep&{MAP}&fit=0") as page:
         drawn(page)
         widths = """() => {
           const scroll = document.querySelector(".scroll");
@@ -124,7 +124,7 @@ def test_open_parts_have_no_line_and_fold_at_their_labels(browser, url):
 
 @pytest.mark.parametrize("size", [(1400, 870), (800, 600)], ids=["large", "small"])
 def test_labels_never_overlap_when_all_rows_fit_the_window(browser, url, size):
-    with opened(browser, f"{url}#run=deep&{MAP}&fit=1", viewport={"width": size[0], "height": size[1]}) as page:
+    with opened(browser, f"{url}#run=deep&{MAP}", viewport={"width": size[0], "height": size[1]}) as page:
         drawn(page)
         assert page.evaluate("() => lightningHooks.views.map.panels[0].drawn.row") < 9
         written = page.evaluate(WRITTEN)

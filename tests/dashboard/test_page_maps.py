@@ -46,7 +46,7 @@ def url(tmp_path_factory):
 
 
 def test_two_maps_beside_each_other(browser, url):
-    with opened(browser, f"{url}#run=long&other=short&{MAP}") as page:
+    with opened(browser, f"{url}#run=long&other=short&{MAP}&fit=0") as page:
         drawn(page)
         page.wait_for_function("() => lightningHooks.views.map.panels[1].drawn")
         page.mouse.move(*place(page, LONG[0], 5))

@@ -45,7 +45,7 @@ def test_exact_zeros_have_a_colour_of_their_own_and_the_legend_says_so(browser, 
         values["norm"][1] = 0 if step < 10 else 1e-9
 
     write_run(tmp_path, range(20), change=change)
-    with serving(tmp_path) as where, opened(browser, f"{where}#{MAP}") as page:
+    with serving(tmp_path) as where, opened(browser, f"{where}#{MAP}&level=one") as page:
         drawn(page)
         assert page.locator(".legend >> text=exactly 0").is_visible()
         scale = page.evaluate("() => { const { kind, low, high } = lightningHooks.views.map.scale; return [kind, low, high]; }")

@@ -9,7 +9,7 @@ import { TILE } from "./source.js";
 
 // Heights of a row in pixels.
 const READABLE = 16;
-const LARGEST = 26;
+const LARGEST = 58;
 const SMALLEST = 2;
 
 /**
@@ -67,9 +67,11 @@ export class HeatMap {
     const width = Math.max(this.scroll.clientWidth, 200);
     const gutter = Math.min(Math.max(labels, 60), Math.max(Math.round(width * 0.34), 90));
     const plot = Math.max(width - gutter - 8, 50);
-    const room = Math.max(available - AXIS, 80);
-    const row = clamp(room / Math.max(shown.length, 1), fit ? SMALLEST : READABLE, LARGEST);
-    const total = Math.ceil(row * shown.length);
+    const room = Math.floor(Math.max(available - AXIS, 80));
+    const share = room / Math.max(shown.length, 1);
+    // Rows thinner than a pixel would be left out of the picture: then they are thicker, and scroll.
+    const row = clamp(share, !fit ? READABLE : share < 1 ? SMALLEST : 1, LARGEST);
+    const total = Math.ceil(row * shown.length - 1e-6);
     const height = Math.min(total, room);
     const top = Math.min(this.scroll.scrollTop, Math.max(total - height, 0));
     const first = Math.floor(top / row);
@@ -138,21 +140,21 @@ export class HeatMap {
     return [shown, cells, cells.arrivals.get(level) ?? 0, level, begin, end];
   }
 
-  /** The summaries (see summaryOf in segments.js) of all rows; null if some have not arrived. */
+  /** The summaries (see summaryOf in segments.js) of each line; null if some have not arrived. */
   summaries() {
     const { shown, cells } = this.model;
     const { level, begin, end, firstTile, lastTile } = this.coarse();
-    const summaries = [];
+    const lines = shown.map(() => []);
     for (let tile = firstTile; tile <= lastTile; tile++) {
       const segments = cells.tile(level, tile);
       const [from, to] = [Math.max(begin - tile * TILE, 0), Math.min(end - tile * TILE, TILE)];
-      for (const node of shown) {
-        const segment = segments?.get(node);
+      for (let r = 0; r < shown.length; r++) {
+        const segment = segments?.get(shown[r]);
         if (!segment) return null;
-        summaries.push(summaryOf(segment, from, to));
+        lines[r].push(summaryOf(segment, from, to));
       }
     }
-    return summaries;
+    return lines;
   }
 
   /** Request the cells from which the colours are chosen. Resolves to whether any have arrived. */

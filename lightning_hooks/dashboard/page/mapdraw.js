@@ -1,11 +1,13 @@
 // Draws a heat map: the cells, the steps, the marks of findings, the cursor of the keyboard.
 
+import { makeScale, tableOf } from "./colors.js";
 import { clamp, color } from "./dom.js";
 import { AXIS, drawLabels } from "./maplabels.js";
 import { drawDisc, drawTriangle } from "./marks.js";
 import { WAITING, pixelsOf, texturesOf } from "./segments.js";
 import { texture } from "./textures.js";
 
+export const LEVEL_MAP = "viridis"; // the colours of the levels of rows
 const LEAST_TEXTURED = 5; // the least pixels of a cell on which a texture is drawn
 
 /** Draw a HeatMap; `at` is its layout. */
@@ -20,7 +22,7 @@ export function drawMap(context, map, at) {
 }
 
 function drawCells(context, map, at) {
-  const { scale, map: colors, from } = map.model;
+  const { scale, map: colors, from, levels, apart } = map.model;
   const [columns, lines] = [at.end - at.begin, at.last - at.first];
   if (lines < 1) return;
   const x = at.gutter + ((at.begin * at.cell - from) / at.span) * at.plot;
@@ -37,7 +39,7 @@ function drawCells(context, map, at) {
     const start = (r - at.first) * columns + begin - at.begin;
     if (segment === undefined) pixels.fill(WAITING, start + first, start + last);
     else if (segment && !scale) pixels.fill(WAITING, start + first, start + last);
-    else if (segment) pixels.set(pixelsOf(segment, scale, colors).subarray(first, last), start + first);
+    else if (segment) pixels.set(pixelsOf(segment, scale, colors, levels?.[r] || 1, apart[r] === 1).subarray(first, last), start + first);
   });
   map.image.width = columns;
   map.image.height = lines;
@@ -47,6 +49,21 @@ function drawCells(context, map, at) {
   if (at.row >= LEAST_TEXTURED) drawTextures(context, map, at);
   drawGroupLines(context, map, at);
   context.restore();
+  if (levels) drawLevels(context, map, at);
+}
+
+/** Draw the level of each row beside its cells, in the colours of one scale for all rows. */
+function drawLevels(context, map, at) {
+  const { levels, spread } = map.model;
+  const table = tableOf(LEVEL_MAP);
+  const scale = makeScale("log", spread.least, spread.greatest, spread.least, false);
+  for (let r = at.first; r < at.last; r++) {
+    if (!(levels[r] > 0) || map.model.apart[r]) continue;
+    const i = 3 * scale.index(levels[r]);
+    context.fillStyle = `rgb(${table[i]}, ${table[i + 1]}, ${table[i + 2]})`;
+    const y = Math.max(AXIS + r * at.row - at.top, AXIS);
+    context.fillRect(at.gutter - 7, y, 5, Math.min(AXIS + (r + 1) * at.row - at.top, AXIS + at.height) - y);
+  }
 }
 
 /** Draw the textures of cells that were not measured. Cells that were measured are drawn over them later. */

@@ -102,6 +102,9 @@ export function describeCell(map, index, cell) {
   if (values.nan) lines.push(steps ? `NaN${steps(values.nan)}` : `${quantity}: NaN`);
   if (values.infinite && isRatio) lines.push(`${quantity}: one of the two is 0 or infinite${steps ? steps(values.infinite) : ""}`);
   else if (values.infinite) lines.push(steps ? `infinite${steps(values.infinite)}` : `${quantity}: infinite`);
+  const level = map.model.levels?.[r];
+  if (level > 0 && Number.isFinite(values.value) && !map.model.apart[r]) lines.push(`${short(values.value / level)} times the median of the row, ${short(level)}`);
+  if (map.model.apart?.[r]) lines.push("The norm behind this bias takes it away: its gradient is 0, or what rounding left of 0.");
   if (isGroup) lines.push(exact ? "merged exactly" : "the largest of these rows");
   return lines;
 }

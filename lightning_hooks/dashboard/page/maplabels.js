@@ -6,7 +6,7 @@ export const AXIS = 22; // pixels above the cells
 const [LARGEST_FONT, SMALLEST_FONT] = [12, 9];
 const LEAST_DISTANCE = 11; // pixels between the middles of two labels
 const GROUP_GAP = 10; // pixels between the groups and the name of a row
-const LABEL_MARGIN = 8; // pixels before the cells
+const LABEL_MARGIN = 12; // pixels before the cells, in which the levels of rows are drawn
 
 /**
  * The label of line `r`: the indent in pixels, the `groups` that begin there ({ node, text, detail }), and the `text` and the `detail`

@@ -63,7 +63,7 @@ export class MapModels {
       stat: state.stat,
       exact: rows.exact,
       map: mapOf(state, loaded.usual(state.tensor, state.stat)),
-      fit: state.fit === "1",
+      fit: state.fit !== "0",
       marks: marksOn(marked(loaded.meta(run)), rows, state.tensor),
       gaps: this.gapsOf.get(rows) ?? null,
       selected: selectedOf(rows, state),

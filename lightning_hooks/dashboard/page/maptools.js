@@ -3,6 +3,7 @@
 
 import { MAPS, SCALES } from "./colors.js";
 import { choice, h } from "./dom.js";
+import { LEVELS } from "./levels.js";
 
 const AGAINST = { usual: "against usual", reference: "against a run" };
 
@@ -37,10 +38,11 @@ export function makeTools(app, act) {
   const choices = {
     mode: choice("Comparison", modes, state.mode, (mode) => state.set({ mode, low: "", high: "" })),
     change: choice("Difference as", [["", "ratio (log₂)"], ["linear", "a − b"]], state.change, (change) => state.set({ change, low: "", high: "" })),
+    level: choice("Colours by", LEVELS, state.level, (level) => state.set({ level })),
     scale: choice("Scale", SCALES, state.scale, (scale) => state.set({ scale })),
     map: choice("Colours", MAPS.map((map) => [map, AGAINST[map] ?? map]), state.map, (map) => state.set({ map })),
   };
-  const fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: fit.checked ? "1" : "" }) });
+  const fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: fit.checked ? "" : "0" }) });
   const element = h(
     "div",
     { class: "tools", role: "toolbar", "aria-label": "Heat map" },
@@ -65,8 +67,9 @@ export function makeTools(app, act) {
     if (filter.value !== state.filter) filter.value = state.filter;
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = state[name];
     for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" && !AGAINST[state.map] ? mapOf(state) : state[name];
-    fit.checked = state.fit === "1";
+    fit.checked = state.fit !== "0";
     const isReference = state.map === "reference" && hasRatio; // such a map is always one of ratios
+    choices.level.hidden = !hasRatio || Boolean(AGAINST[state.map]) || (state.others.length > 0 && state.mode === "difference");
     choices.mode.hidden = !state.others.length || isReference;
     choices.change.hidden = choices.mode.hidden || state.mode !== "difference" || !hasRatio;
   };

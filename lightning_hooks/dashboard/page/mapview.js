@@ -1,6 +1,6 @@
 // The heat map view: a map of one run, maps of several runs side by side, or maps of differences between runs.
 
-import { scaleOf } from "./colors.js";
+import { coloringOf, useColoring } from "./coloring.js";
 import { nameOf } from "./controls.js";
 import { Crosshair, followOnMap } from "./crosshair.js";
 import { download, h, onceAFrame } from "./dom.js";
@@ -15,8 +15,9 @@ import { makeTools } from "./maptools.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { stepsText } from "./steps.js";
 import { Strip } from "./strip.js";
-import { referenceKeys, referenceScale, usualKeys, usualScale } from "./usualmap.js";
+import { referenceKeys, usualKeys } from "./usualmap.js";
 
+const [LEAST_LEGEND, BELOW_LEGEND] = [38, 30]; // pixels of the legend, and between it and the end of the window
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
 
 export class MapView {
@@ -41,6 +42,11 @@ export class MapView {
     this.strip = new Strip(app, this.crosshair, (finding) => this.showFinding(finding));
     this.element = h("div", { class: "view map-view" }, this.tools.element, this.strip.element, this.note, this.compared, this.forgotten, this.maps, this.legend, this.picked);
     this.recolor = onceAFrame(() => this.color());
+    addEventListener("resize", () => {
+      if (!this.panels.length || !this.element.isConnected) return;
+      this.sizePanels();
+      this.recolor();
+    });
   }
 
   /** A run has new steps after `step`: mark the cells that may have changed as old. */
@@ -167,10 +173,11 @@ export class MapView {
     if (this.maps.childElementCount !== models.length) this.maps.replaceChildren(...this.panels.map((panel) => panel.element));
     models.forEach((model, i) => this.panels[i].show(model));
     const labels = Math.max(...models.map(widestLabel));
-    for (const model of models) {
+    models.forEach((model, i) => {
       model.labels = labels; // equal in all panels, so that a step has the same position
-      model.scale = this.currentScale;
-    }
+      model.baseMap = model.map;
+      useColoring(model, this.currentColoring, i);
+    });
     this.sizePanels();
     this.recolor();
   }
@@ -182,7 +189,8 @@ export class MapView {
     this.maps.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     this.columns = columns;
     const lines = Math.ceil(length / columns);
-    const room = Math.max(window.innerHeight - this.maps.getBoundingClientRect().top - 96, 240);
+    const below = Math.max(this.legend.offsetHeight, LEAST_LEGEND) + BELOW_LEGEND;
+    const room = Math.max(window.innerHeight - (this.maps.getBoundingClientRect().top + window.scrollY) - below, 240);
     for (const { model } of this.panels) model.height = Math.max(room / lines - (length > 1 ? 28 : 0), 160);
   }
 
@@ -190,37 +198,44 @@ export class MapView {
   color() {
     const { state } = this.app;
     if (!this.panels.length || !this.element.isConnected) return;
-    const { map, stat, isDifference, isReference } = this.panels[0].model;
+    const { baseMap: map, stat, isDifference, isReference } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
-    const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
+    const { scale: kind, level } = state;
     const marks = this.panels.flatMap((panel) => panel.model.marks);
     const gapKinds = new Set(this.panels.flatMap((panel) => panel.model.gaps?.kinds ?? ["gap"]));
-    const parts = [kind, ...fixed, map, isDifference, isReference ? state.other : "", marks.length > 0, [...gapKinds].join(), ...this.panels.flatMap((panel) => panel.coarseKey())];
+    const parts = [kind, level, ...fixed, map, isDifference, isReference ? state.other : "", marks.length > 0, [...gapKinds].join(), ...this.panels.flatMap((panel) => panel.coarseKey())];
     // Keep the scale while the coarse cells and the choices of the user are the same.
     if (parts.length !== this.scaleParts?.length || parts.some((each, i) => each !== this.scaleParts[i])) {
       const summaries = this.panels.map((panel) => panel.summaries());
       if (summaries.every(Boolean)) {
         this.scaleParts = parts;
         const usual = map === "usual" && !isDifference ? this.app.loaded.usual(state.tensor, stat) : null;
-        const scale = isReference ? referenceScale() : usual ? usualScale(usual) : scaleOf(summaries.flat(), kind, fixed, map, isDifference);
-        const same = ["kind", "low", "high", "hasZero"].every((key) => this.scale?.[key] === scale[key]);
+        const models = this.panels.map(({ model }) => ({ ...model, map }));
+        const coloring = coloringOf(models, summaries, { kind, fixed, level, usual, stat });
+        const same = ["kind", "low", "high", "hasZero"].every((key) => this.scale?.[key] === coloring.scale[key]);
         // Keep the scale object if the scale is the same: segments cache their pixels for the object.
-        this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale;
-        this.scaledMaps = this.mapsShown;
+        if (same) coloring.scale = Object.assign(this.scale, { beyond: coloring.scale.beyond });
+        [this.coloring, this.coloredMaps] = [coloring, this.mapsShown];
         const keys = isReference ? referenceKeys(state.others.map(nameOf)) : usual ? usualKeys(usual) : null;
-        drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds, keys }, this.scale);
+        drawLegend(this.legend, { ...this.panels[0].model, map: coloring.map, marks, gapKinds, keys, coloring, level, choose: (chosen) => state.set({ level: chosen }) }, coloring.scale);
+        this.sizePanels(); // the legend may have more or fewer lines than before
       }
     }
-    for (const panel of this.panels) {
-      panel.model.scale = this.currentScale;
+    this.panels.forEach((panel, i) => {
+      useColoring(panel.model, this.currentColoring, i);
       panel.draw();
       panel.loadCoarse().then((hasArrived) => hasArrived && this.recolor(), (error) => this.app.failed(error));
-    }
+    });
   }
 
-  /** The scale of the shown maps; null until it is known. */
-  get currentScale() {
-    return this.scaledMaps === this.mapsShown ? this.scale : null;
+  /** The colours of the shown maps; null until they are known. */
+  get currentColoring() {
+    return this.coloredMaps === this.mapsShown ? this.coloring : null;
+  }
+
+  /** The scale of the newest colours; undefined before there are any. */
+  get scale() {
+    return this.coloring?.scale;
   }
 
   toggle(name) {

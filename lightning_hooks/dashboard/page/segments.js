@@ -1,7 +1,7 @@
 // A segment: the cells of one row in one tile. Its summary and its pixels are cached in the segment, so panning computes nothing
 // twice.
 
-import { INFINITE, NAN, ZERO, tableOf } from "./colors.js";
+import { APART, INFINITE, NAN, ZERO, tableOf } from "./colors.js";
 
 const SAMPLES = 16; // the most values of a segment in its summary
 
@@ -56,15 +56,19 @@ function paletteOf(map) {
   return palettes.get(map);
 }
 
-// Cells without a colour on the scale hold NaN, an infinity or zero. TEXTURE_OF names the texture of each kind.
-const [IS_NAN, IS_INFINITE, IS_ZERO] = [1, 2, 3];
-const TEXTURE_OF = [null, "nan", "infinite", "zero"];
+// Cells without a colour on the scale hold NaN, an infinity or zero, or their row stands apart (see levels.js). TEXTURE_OF names the
+// texture of each kind.
+const [IS_NAN, IS_INFINITE, IS_ZERO, IS_APART] = [1, 2, 3, 4];
+const TEXTURE_OF = [null, "nan", "infinite", "zero", "apart"];
 
-/** The pixels of a segment, one for each cell; a cell that was not measured is transparent. */
-export function pixelsOf(segment, scale, map) {
-  if (segment.scale === scale && segment.map === map) return segment.pixels;
+/**
+ * The pixels of a segment, one for each cell; a cell that was not measured is transparent. Values are divided by `level` first, and if
+ * `isApart` all finite values have one colour.
+ */
+export function pixelsOf(segment, scale, map, level = 1, isApart = false) {
+  if (segment.scale === scale && segment.map === map && segment.level === level && segment.isApart === isApart) return segment.pixels;
   const palette = paletteOf(map);
-  const colors = [0, packed(...NAN), packed(...INFINITE), packed(...ZERO)];
+  const colors = [0, packed(...NAN), packed(...INFINITE), packed(...ZERO), packed(...APART)];
   segment.pixels ??= new Uint32Array(segment.least.length);
   segment.kinds ??= new Uint8Array(segment.least.length);
   segment.hasKinds = false;
@@ -72,12 +76,13 @@ export function pixelsOf(segment, scale, map) {
   for (let i = 0; i < pixels.length; i++) {
     if (segment.nan[i]) kinds[i] = IS_NAN;
     else if (segment.infinite[i]) kinds[i] = IS_INFINITE;
+    else if (isApart && least[i] === least[i]) kinds[i] = IS_APART;
     else if (scale.hasZero && least[i] === 0 && greatest[i] === 0) kinds[i] = IS_ZERO; // every step of the cell is zero
     else kinds[i] = 0;
     if (kinds[i]) segment.hasKinds = true;
-    pixels[i] = kinds[i] ? colors[kinds[i]] : least[i] !== least[i] ? 0 : palette[scale.index(farther(least[i], greatest[i]))];
+    pixels[i] = kinds[i] ? colors[kinds[i]] : least[i] !== least[i] ? 0 : palette[scale.index(farther(least[i], greatest[i]) / level)];
   }
-  [segment.scale, segment.map] = [scale, map];
+  Object.assign(segment, { scale, map, level, isApart });
   return pixels;
 }
 

@@ -4,6 +4,7 @@
 import { MAPS, SCALES } from "./colors.js";
 import { VIEWS } from "./controls.js";
 import { tensorBoard } from "./host.js";
+import { LEVELS } from "./levels.js";
 
 const KEY = "p.lightning_hooks.view";
 
@@ -16,6 +17,7 @@ const DEFAULTS = {
   tensor: "",
   stat: "",
   filter: "",
+  level: "", // "own": each row is coloured by its own median, "one": one scale for all rows; empty: as suits the levels
   scale: "auto",
   map: "viridis",
   low: "", // bounds of the colour scale; empty: chosen from the values of all rows in the shown steps
@@ -29,11 +31,11 @@ const DEFAULTS = {
   curve: "", // the tag of the curve in the strip; empty: the default of the run
   curve_log: "", // "1" or "0": whether the strip is logarithmic; empty: as suits the values
   record: "", // the flight record, by the name of its folder; empty: the first one
-  fit: "", // "1": all rows fit into the window
+  fit: "", // "0": rows are as high as text, and scroll; otherwise all rows fit into the window
 };
 
 // The valid values of some fields. Other values in an address are ignored.
-const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], change: ["", "linear"], scale: SCALES, map: MAPS };
+const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], change: ["", "linear"], scale: SCALES, map: MAPS, level: LEVELS.map(([level]) => level) };
 
 export class State {
   constructor(changed) {
