@@ -10,7 +10,7 @@
 | `gaps` | run, tensor, stat | why rows were not measured, see `gaps.answer` |
 | `tile` | the same, `as` (`ratio`) | cells of the logarithm to base 2 of the ratio instead of the difference |
 | `comparison` | run, other, tensor, stat | a sentence that says how the runs differ, see `comparing.py` |
-| `scalar` | run, tag, points | least and greatest of a scalar in at most `points` pieces, and its last value |
+| `scalar` | run, tag, points | least, greatest and mean of a scalar in at most `points` pieces, and its last value |
 | `scalar` | the same, `first`, `last` | the same, of the steps from `first` to `last` and their neighbours |
 | `histograms` | run, tags (ranges of indices into the run's `histograms`), steps | one `packed_histograms` for each tag |
 | `overview` | run | the global scalars, and the rows that are not finite |
@@ -242,14 +242,18 @@ class Api:
         pieces = min(_whole(args, "points", 1, MAX_POINTS, default=1000), len(steps))
         starts = np.unique(np.linspace(0, len(steps), pieces, endpoint=False).astype(np.intp))
         if not len(starts):
-            return {"steps": [], "ends": [], "least": [], "greatest": [], "nan": [], "last": last}
+            return {"steps": [], "ends": [], "least": [], "greatest": [], "mean": [], "nan": [], "last": last}
         least, greatest = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
+        finite = np.isfinite(values)
+        counts, sums = np.add.reduceat(finite, starts, dtype=np.int64), np.add.reduceat(np.where(finite, values, 0.0), starts)
+        mean = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
         nan = np.logical_or.reduceat(np.isnan(values), starts)
         return {
             "steps": steps[starts].tolist(),
             "ends": steps[np.append(starts[1:], len(steps)) - 1].tolist(),
             "least": least.tolist(),
             "greatest": greatest.tolist(),
+            "mean": mean.tolist(),
             "nan": np.flatnonzero(nan).tolist(),
             "last": last,
         }

@@ -218,7 +218,7 @@ def test_the_keyboard_and_what_a_screen_reader_hears(browser, url):
         drawn(page)
         assert "to" not in state(page)
         canvas.press("Enter")
-        page.wait_for_selector("h2:has-text('grad of ')")
+        page.wait_for_selector("h2:has-text('Gradient of ')")
         assert state(page)["view"] == "row"
         page.keyboard.press("Escape")
         tab = page.get_by_role("tab", name="Row")
@@ -265,11 +265,11 @@ def test_back_and_forward_lead_through_the_views(browser, url):
         drawn(page)
         page.mouse.click(*place(page, NAMES[0], 5))
         page.get_by_role("button", name="This row").click()
-        page.wait_for_selector(f"h2:has-text('grad of {NAMES[0]}')")
+        page.wait_for_selector(f"h2:has-text('Gradient of {NAMES[0]}')")
         page.get_by_role("button", name="after ▶").click()
-        page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}')")
+        page.wait_for_selector(f"h2:has-text('Gradient of {NAMES[1]}')")
         page.go_back()
-        page.wait_for_selector(f"h2:has-text('grad of {NAMES[0]}')")
+        page.wait_for_selector(f"h2:has-text('Gradient of {NAMES[0]}')")
         page.go_back()
         page.wait_for_selector(".legend-title >> text=grad std")
         assert state(page)["view"] == "map" and page.locator("main .map-view").is_visible()
@@ -324,12 +324,12 @@ def test_four_runs_at_a_time(browser, url):
 
 def test_a_row(browser, url):
     with opened(browser, f"{url}#run=good&view=row&tensor=grad&stat=norm&row=net.2.weight") as page:
-        page.wait_for_selector("h2:has-text('grad of net.2.weight')")
+        page.wait_for_selector("h2:has-text('Gradient of net.2.weight')")
         page.wait_for_selector(".card canvas")
         assert page.locator(".card").count() == 6
         assert page.locator("canvas.histogram").get_attribute("aria-label").startswith("Histogram at 60 steps from 0 to 99")
         page.locator("button", has_text="after ▶").click()
-        page.wait_for_selector("h2:has-text('grad of head.weight')")
+        page.wait_for_selector("h2:has-text('Gradient of head.weight')")
         page.locator(".card button.question").first.click()
         assert page.locator(".help:visible").count() == 1
         page.get_by_role("button", name="in the heat map").click()
@@ -341,7 +341,7 @@ def test_a_row(browser, url):
 
 def test_a_step(browser, url):
     with opened(browser, f"{url}#run=nan&view=step&tensor=grad&stat=norm&step=50") as page:
-        page.wait_for_selector("text=grad norm at step 50")
+        page.wait_for_selector("text=Gradient norm at step 50")
         canvas = page.get_by_role("application")
         canvas.focus()
         for _ in range(4):
@@ -356,7 +356,7 @@ def test_a_step(browser, url):
         slider = page.get_by_role("slider", name="Step")
         slider.focus()
         slider.press("Home")
-        page.wait_for_selector("text=grad norm at step 0")
+        page.wait_for_selector("text=Gradient norm at step 0")
         page.evaluate("() => lightningHooks.state.set({ filter: 'head.*' })")
         page.wait_for_selector("text=rows head.*")
         assert page.evaluate("() => lightningHooks.views.step.bars.map((bar) => bar.name)") == ["head.weight"]
@@ -382,7 +382,7 @@ def test_five_thousand_rows(browser, url):
         page.mouse.move(*place(page, "blocks.99.layer49.weight", 5))
         assert page.locator(".tip div").first.inner_text() == "blocks.99.layer49.weight"
         page.get_by_role("tab", name="Step").click()
-        page.wait_for_selector("text=grad norm at step 11")
+        page.wait_for_selector("text=Gradient norm at step 11")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (3840, "light")])

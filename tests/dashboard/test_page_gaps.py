@@ -88,7 +88,7 @@ def test_the_row_view_says_why_a_row_was_not_measured(browser, logs):
         missing = page.locator(".unmeasured")
         missing.wait_for()
         assert missing.inner_text().strip() == f"Not measured in these steps ({REASONS['forgotten.weight']}): norm."
-        assert page.locator(".card h3").all_inner_texts()[0].startswith("count")  # norm has no empty card
+        assert page.locator(".card h3").all_inner_texts()[0].startswith("Number of elements")  # norm has no empty card
         page.evaluate("() => lightningHooks.state.set({ row: 'usual.weight' })")
         page.wait_for_selector(".card h3:has-text('norm')")
         assert missing.count() == 0

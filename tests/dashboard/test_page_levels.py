@@ -77,8 +77,9 @@ def test_a_bias_in_front_of_a_norm_stands_apart_and_takes_no_colours(browser, ur
 
 def test_all_rows_fit_the_window_and_few_rows_fill_it(browser, url):
     sizes = """() => {
-      const { drawn, model, scroll } = lightningHooks.views.map.panels[0];
-      return [drawn.row, drawn.total <= drawn.height, innerHeight - document.querySelector(".legend").getBoundingClientRect().bottom];
+      const { drawn } = lightningHooks.views.map.panels[0];
+      const { bottom } = document.querySelector(".legend").getBoundingClientRect();
+      return [drawn.row, drawn.total <= drawn.height, innerHeight - bottom];
     }"""
     with opened(browser, f"{url}#run=apart&{MAP}") as page:
         drawn(page)

@@ -180,7 +180,7 @@ def test_the_cursor_of_the_keyboard_stays_at_its_step_and_on_a_row(browser, tmp_
         page.wait_for_function("() => lightningHooks.views.map.panels[0].model.shown.length === 1")
         canvas.press(" ")
         canvas.press("Enter")
-        page.wait_for_selector("h2:has-text('grad of net.0.bias')")
+        page.wait_for_selector("h2:has-text('Gradient of net.0.bias')")
 
 
 def test_sizes_are_compared_by_the_logarithm_of_their_ratio(browser, tmp_path):

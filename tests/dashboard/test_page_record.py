@@ -90,7 +90,7 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
         assert message.inner_text() == "This run has no row for output_grad of net.0: no monitor watched it."
         page.keyboard.press("End")
         page.keyboard.press("Enter")
-        page.wait_for_selector("h2:has-text('output of net.1')")
+        page.wait_for_selector("h2:has-text('Output of net.1')")
         assert page.evaluate("[lightningHooks.state.view, lightningHooks.state.step]") == ["row", "12"]
         page.go_back()
         page.wait_for_selector(".trail canvas")
@@ -143,7 +143,7 @@ def test_the_tab_is_there_only_with_a_record_and_in_a_report(browser, tmp_path):
         page.wait_for_selector("article.finding")  # drawn after the tab is shown
         assert page.locator("article.finding").count() == 1
         page.evaluate("lightningHooks.state.set({ view: 'row' })")  # without a finding it opens on the row of the record
-        page.wait_for_selector("h2:has-text('output of net.1')")
+        page.wait_for_selector("h2:has-text('Output of net.1')")
     (tmp_path / "alone").mkdir()
     write_record(tmp_path / "alone", RECORDED)
     with serving(tmp_path / "alone") as url, opened(browser, url) as page:

@@ -25,22 +25,22 @@ def url(tmp_path_factory):
 
 def test_a_row_leads_to_what_belongs_to_it(browser, url):
     with opened(browser, f"{url}#run=a&view=row&tensor=grad&stat=norm&row={NAMES[0]}") as page:
-        page.wait_for_selector(f"h2:has-text('grad of {NAMES[0]}')")
-        assert page.locator(".card h3").first.inner_text().startswith("norm")
+        page.wait_for_selector(f"h2:has-text('Gradient of {NAMES[0]}')")
+        assert page.locator(".card h3").first.inner_text().startswith("Norm")
         page.get_by_label("Statistic", exact=True).select_option("std")
         page.wait_for_selector(".card:first-child h3:has-text('std')")
         page.get_by_role("button", name="its output").click()
-        page.wait_for_selector("h2:has-text('output of net.0')")
+        page.wait_for_selector("h2:has-text('Output of net.0')")
         assert page.get_by_role("button", name="its grad").count() == 0
         page.evaluate("([row]) => lightningHooks.state.set({ tensor: 'grad', row })", [NAMES[2]])
-        page.wait_for_selector(f"h2:has-text('grad of {NAMES[2]}')")
+        page.wait_for_selector(f"h2:has-text('Gradient of {NAMES[2]}')")
         assert page.get_by_role("button", name="its output").count() == 0  # net.2 is not watched
         page.get_by_role("button", name="its param").click()
-        page.wait_for_selector(f"h2:has-text('param of {NAMES[2]}')")
+        page.wait_for_selector(f"h2:has-text('Parameter of {NAMES[2]}')")
         page.evaluate("() => lightningHooks.state.set({ row: 'elsewhere' })")
         page.wait_for_selector("text=elsewhere is not in this table")
         page.get_by_role("button", name=NAMES[0]).click()
-        page.wait_for_selector(f"h2:has-text('param of {NAMES[0]}')")
+        page.wait_for_selector(f"h2:has-text('Parameter of {NAMES[0]}')")
 
 
 def test_steps_that_were_chosen_in_the_heat_map_are_said(browser, url):
@@ -51,7 +51,7 @@ def test_steps_that_were_chosen_in_the_heat_map_are_said(browser, url):
         assert page.get_by_role("button", name="show all").count() == 0
         page.evaluate("() => lightningHooks.state.set({ from: 0, to: 20 })")  # all of them, as of a table that has more
         page.get_by_role("button", name="after ▶").click()
-        page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}')")
+        page.wait_for_selector(f"h2:has-text('Gradient of {NAMES[1]}')")
         assert page.get_by_role("button", name="show all").count() == 0
 
 

@@ -44,7 +44,7 @@ def test_every_row_has_a_map_on_one_axis(browser, url):
     with opened(browser, f"{url}#run=few") as page:
         page.wait_for_selector("h2:has-text('Over all layers')")
         page.keyboard.press("5")
-        page.wait_for_selector("h2:has-text('grad: 4 histograms over steps')")
+        page.wait_for_selector("h2:has-text('Gradient: 4 histograms over steps')")
         page.wait_for_function(DRAWN)
         page.wait_for_timeout(60)
         assert page.locator("figcaption").all_inner_texts() == [*NAMES]  # in the order of the heat map
@@ -53,7 +53,7 @@ def test_every_row_has_a_map_on_one_axis(browser, url):
         page.locator(".sheet canvas").nth(1).hover(position={"x": 60, "y": 4})
         assert re.fullmatch(r"net.0.bias: step \d+: \d+ % of 4 elements (from .* to .*|exactly or almost 0)", readout(page))
         page.locator(".sheet canvas").nth(2).click()
-        page.wait_for_selector("h2:has-text('grad of net.2.weight')")
+        page.wait_for_selector("h2:has-text('Gradient of net.2.weight')")
 
 
 def test_the_keyboard_moves_over_maps_and_steps(browser, url):
@@ -68,24 +68,53 @@ def test_the_keyboard_moves_over_maps_and_steps(browser, url):
         page.keyboard.press("End")
         assert readout(page).startswith("head.weight: step 95: ")
         page.keyboard.press("Enter")
-        page.wait_for_selector("h2:has-text('grad of head.weight')")
+        page.wait_for_selector("h2:has-text('Gradient of head.weight')")
 
 
 def test_many_rows_are_asked_in_few_requests_as_they_come_near(browser, url):
-    with opened(browser, f"{url}#run=many&view=map") as page:
+    with opened(browser, f"{url}#run=many&view=map&sheet=steps") as page:
         asked = []
         page.on("request", lambda request: asked.append(request.url) if "/histograms?" in request.url else None)
         page.get_by_role("tab", name="Histograms").click()
-        page.wait_for_selector("h2:has-text('grad: 140 histograms over steps')")
+        page.wait_for_selector("h2:has-text('Gradient: 140 histograms over steps')")
         page.wait_for_function(DRAWN)
         assert len(asked) == 1 and "tags=0-127&" in asked[0]
         page.evaluate("() => scrollTo(0, document.documentElement.scrollHeight)")
         page.wait_for_function("() => lightningHooks.views.sheet.figures.at(-1).find")
         assert len(asked) == 2 and "tags=128-139&" in asked[1]
         page.evaluate("() => lightningHooks.state.set({ filter: 'blocks.13?.*' })")
-        page.wait_for_selector("h2:has-text('grad: 10 histograms over steps, rows blocks.13?.*')")
+        page.wait_for_selector("h2:has-text('Gradient: 10 histograms over steps, rows blocks.13?.*')")
         page.evaluate("() => lightningHooks.state.set({ filter: 'nope' })")
         page.wait_for_selector("text=No row matches nope.")
+
+
+def test_the_rows_of_a_large_network_are_lines_of_one_picture_at_a_step(browser, url):
+    said = "() => document.querySelector('.layer-sheet')?.ariaLabel ?? ''"
+    with opened(browser, f"{url}#run=many&view=sheet&tensor=grad&stat=norm") as page:
+        page.wait_for_function(f"() => ({said})().startsWith('Histograms of 140 rows at step 9.')")
+        page.wait_for_function("() => lightningHooks.views.sheet.layers.model.histograms.every(Boolean)")
+        page.wait_for_timeout(60)
+        picture = page.locator(".layer-sheet")
+        box = picture.bounding_box()
+        assert box["y"] + box["height"] <= 800  # all of them are in the window
+        assert len(colors_of(page, "document.querySelector('.layer-sheet')")) > 8
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 1)
+        assert readout(page).startswith("blocks.0.weight: step 9: ")
+        page.keyboard.press("End")
+        assert readout(page).startswith("blocks.139.weight: step 9: ")
+        page.keyboard.press("ArrowLeft")
+        assert readout(page).startswith("blocks.139.weight: step 8: ") and "step=8" in page.url
+        page.get_by_label("Show", exact=True).select_option("steps")
+        page.wait_for_selector("figcaption >> text=blocks.0.weight")
+        assert not picture.is_visible()
+        # A few rows are ridges, and a click shows the row.
+        page.evaluate("() => lightningHooks.state.set({ run: 'few', sheet: 'layers', step: '' })")
+        page.wait_for_function(f"() => ({said})().startsWith('Histograms of 4 rows at step 95.')")
+        page.wait_for_function(
+            "() => lightningHooks.views.sheet.layers.row > 30 && lightningHooks.views.sheet.layers.model.axis"
+        )
+        picture.click(position={"x": 300, "y": 60})
+        page.wait_for_selector("h2:has-text('Gradient of net.0.bias')")
 
 
 def test_what_is_not_there_is_said(browser, url):
@@ -94,7 +123,7 @@ def test_what_is_not_there_is_said(browser, url):
     with opened(browser, f"{url}#run=few&view=sheet&tensor=param&stat=norm") as page:
         page.wait_for_selector("text=No histograms of param in this run.")
         page.get_by_role("button", name="grad", exact=True).click()
-        page.wait_for_selector("h2:has-text('grad: 4 histograms over steps')")
+        page.wait_for_selector("h2:has-text('Gradient: 4 histograms over steps')")
 
 
 def test_names_of_histograms_are_text(browser, url):
@@ -121,7 +150,7 @@ def test_the_ridgelines_of_a_row(browser, url):
         ridges.press("ArrowUp")
         assert readout(page).startswith("step 90: half of 4 elements from ")
         page.get_by_role("button", name="of all rows").click()
-        page.wait_for_selector("h2:has-text('grad: 4 histograms over steps')")
+        page.wait_for_selector("h2:has-text('Gradient: 4 histograms over steps')")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +184,6 @@ def test_histograms_of_a_monitor_are_found(browser, tmp_path):
 
     fit(Net(), tmp_path, [Watch(modules="layer", tensors="output", stats=["norm", "histogram"], every_n_steps=5)], 10)
     with serving(tmp_path) as where, opened(browser, f"{where}#view=sheet&tensor=output") as page:
-        page.wait_for_selector("h2:has-text('output: 1 histogram over steps')")
+        page.wait_for_selector("h2:has-text('Output: 1 histogram over steps')")
         page.evaluate("() => lightningHooks.state.set({ view: 'row', row: 'layer' })")
         page.wait_for_selector("h2:has-text('Histogram over steps')")

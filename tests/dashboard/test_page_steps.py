@@ -8,14 +8,14 @@ import pytest
 from lightning_hooks.dashboard.report import write_report
 
 from .browser import colors_of, drawn, needs_browser, opened, place, serving
-from .runs import NAMES, write_run
+from .runs import NAMES, write_about, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 TABLE = "tensor=grad&stat=norm"
 # How many pixels below the bars of the step view are not transparent.
 INK_BELOW_BARS = """() => {
-  const { canvas } = lightningHooks.views.step;
-  const { data } = canvas.getContext("2d").getImageData(0, 305, canvas.width, canvas.height - 305);
+  const { canvas, foot } = lightningHooks.views.step;
+  const { data } = canvas.getContext("2d").getImageData(0, foot + 5, canvas.width, canvas.height - foot - 5);
   return data.filter((value, i) => i % 4 === 3 && value > 0).length;
 }"""
 GROUPS = """async ([names, least]) => {
@@ -35,12 +35,12 @@ def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
         assert page.locator(".tip").inner_text().split("\n")[1] == "step 19"
         page.mouse.click(*place(page, NAMES[0], 19))
         page.get_by_role("button", name="This step").click()
-        page.wait_for_selector("text=grad norm at step 19")
+        page.wait_for_selector("text=Gradient norm at step 19")
         page.get_by_role("slider", name="Step").press("ArrowRight")
-        page.wait_for_selector("text=grad norm at step 29")
+        page.wait_for_selector("text=Gradient norm at step 29")
         # Another run has a larger cell, and this view shows one run.
         page.evaluate("() => lightningHooks.state.set({ other: 'hundreds', step: 19, step2: 305 })")
-        page.wait_for_selector("text=grad norm at step 19, compared with step 300")
+        page.wait_for_selector("text=Gradient norm at step 19, compared with step 300")
         # A run without the table does not make cells larger.
         page.evaluate("() => lightningHooks.state.set({ view: 'map', other: 'other', step: '', step2: '' })")
         page.wait_for_selector("text=other has no table of grad norm.")
@@ -78,13 +78,13 @@ def test_several_steps_are_said_to_be_several(browser, tmp_path):
         said = page.locator(".tip").inner_text().split("\n")[1]
         assert said.startswith("steps ") and said.endswith("3")
         page.evaluate("() => lightningHooks.state.set({ view: 'step', step: 2001 })")
-        page.wait_for_selector("text=grad norm at step 2,001")
+        page.wait_for_selector("text=Gradient norm at step 2,001")
     # The limit leaves less room than 3,000 steps take, so a cell of the report holds several steps.
     write_run(tmp_path / "short", range(1))
     page_alone = write_report(tmp_path / "short", tmp_path / "short.html")
     write_report(tmp_path / "run", tmp_path / "report.html", page_alone + 20_000)
     with opened(browser, f"{(tmp_path / 'report.html').as_uri()}#view=step&{TABLE}&step=2001") as page:
-        title = page.wait_for_selector("text=/grad norm at steps [0-9,]+ to [0-9,]+/").inner_text()
+        title = page.wait_for_selector("text=/Gradient norm at steps [0-9,]+ to [0-9,]+/").inner_text()
         first, last = (int(each.replace(",", "")) for each in re.search("steps ([0-9,]+) to ([0-9,]+)", title).groups())
         assert first <= 2001 <= last
 
@@ -98,7 +98,7 @@ def test_nan_infinite_and_not_measured_differ(browser, tmp_path):
     write_run(tmp_path / "bad", range(3), change=change)
     write_run(tmp_path / "good", range(3))
     with serving(tmp_path) as url, opened(browser, f"{url}#run=bad&view=step&{TABLE}", has_touch=True) as page:
-        page.wait_for_selector("text=grad norm at step 2")
+        page.wait_for_selector("text=Gradient norm at step 2")
         page.wait_for_timeout(100)
         assert [each.inner_text().strip() for each in page.locator(".legend > :not(.legend-title)").all()] == [
             "NaN",
@@ -111,7 +111,8 @@ def test_nan_infinite_and_not_measured_differ(browser, tmp_path):
         page.wait_for_function("() => document.querySelector('.legend').childElementCount === 1")
         box = page.locator("canvas").bounding_box()
         page.touchscreen.tap(box["x"] + 80, box["y"] + 200)
-        page.wait_for_selector("h2:has-text('grad of head.weight')")
+        page.wait_for_selector(".picked strong:has-text('head.weight')")  # a click shows the row and the step in the map
+        assert page.evaluate("() => [lightningHooks.state.view, lightningHooks.state.step]") == ["map", "2"]
 
 
 def test_a_tensor_that_is_measured_less_often_has_wider_cells(browser, tmp_path):
@@ -133,7 +134,7 @@ def test_a_tensor_that_is_measured_less_often_has_wider_cells(browser, tmp_path)
                 page.evaluate("([row]) => lightningHooks.state.set({ view: 'row', tensor: 'val_output', row })", list(NAMES))
                 page.wait_for_selector("[role=img][aria-label*='val_output norm of net.0.weight: 10 points']")
                 page.evaluate("() => lightningHooks.state.set({ view: 'step', step: 500 })")
-                page.wait_for_selector("text=val_output norm at step 499")
+                page.wait_for_selector("text=Output norm in validation at step 499")
 
 
 def test_the_step_view_keeps_the_compared_run(browser, tmp_path):
@@ -144,7 +145,7 @@ def test_the_step_view_keeps_the_compared_run(browser, tmp_path):
     write_run(tmp_path / "b", range(8), change=constant(2.0), names=(*NAMES[1:], "more.weight"))
     with serving(tmp_path) as url, opened(browser, f"{url}#run=a&other=b&view=map&{TABLE}") as page:
         page.get_by_role("tab", name="Step").click()
-        page.wait_for_selector("text=grad norm at step 9")
+        page.wait_for_selector("text=Gradient norm at step 9")
         assert page.get_by_label("Compare with", exact=True).first.input_value() == "b"
         page.wait_for_selector(".legend >> text=line: b, step 7")  # b ended there
         page.wait_for_selector("text=Not shown: 1 row that only b has.")
@@ -158,8 +159,37 @@ def test_the_step_view_keeps_the_compared_run(browser, tmp_path):
         page.wait_for_timeout(60)
         assert colors_of(page, "lightningHooks.views.step.canvas")["196,43,28"] > 100  # the colour of b in the curves
         page.get_by_role("slider", name="Step").press("ArrowLeft")
-        page.wait_for_selector("text=grad norm at step 4")
+        page.wait_for_selector("text=Gradient norm at step 4")
         assert page.locator("output").inner_text() == f"{NAMES[1]}: 1; step 3: 1; b: 2"  # the chosen bar stays
+
+
+def test_steps_are_played_with_colours_by_module_beside_the_usual_range(browser, tmp_path):
+    def shares(step, values):
+        values["zero_fraction"][:] = [0.1, 0.2, 0.3, 0.4 + step / 100]
+
+    write_run(tmp_path, range(12), change=shares)
+    kinds = {"net.0.weight": "Linear", "net.0.bias": "Linear", "net.2.weight": "Conv2d", "head.weight": "Linear"}
+    write_about(tmp_path, {name: {"type": kind} for name, kind in kinds.items()})
+    with serving(tmp_path) as url, opened(browser, f"{url}#view=step&tensor=grad&stat=zero_fraction&step=10") as page:
+        page.wait_for_selector("h2:has-text('Share of zeros of the gradient at step 10')")
+        assert page.locator(".kind-key").all_inner_texts() == ["Linear", "Conv2d"]
+        found = colors_of(page, "lightningHooks.views.step.canvas")
+        assert found["31,79,209"] > found["179,84,30"] > 1000  # three bars of one kind, one of the other
+        assert "usual range 0 to 0.7 (below 0.7: AutoTrainer" in page.locator(".usual").inner_text()
+        page.keyboard.press(",")
+        page.wait_for_selector("h2:has-text('at step 9')")
+        page.keyboard.press(".")
+        page.wait_for_selector("h2:has-text('at step 10')")
+        page.get_by_label("Speed").select_option("4")
+        page.get_by_role("button", name="Play").click()
+        page.get_by_role("button", name="Play").wait_for()  # it pauses at the last step
+        page.wait_for_selector("h2:has-text('at step 11')")
+        top = page.evaluate("() => lightningHooks.views.step.scaleOfBars().high")
+        page.keyboard.press("k")  # from the start again
+        page.get_by_role("button", name="Pause").wait_for()
+        page.keyboard.press("k")
+        page.get_by_role("button", name="Play").wait_for()
+        assert int(page.evaluate("() => lightningHooks.state.step")) < 11 and top == pytest.approx(0.51)
 
 
 def test_bars_are_labelled_whatever_their_number(browser, tmp_path):
@@ -169,7 +199,7 @@ def test_bars_are_labelled_whatever_their_number(browser, tmp_path):
     with serving(tmp_path) as url:
         for count in (4, 40, 1000):
             with opened(browser, f"{url}#run={count}&view=step&{TABLE}") as page:
-                page.wait_for_selector("text=grad norm at step 1")
+                page.wait_for_selector("text=Gradient norm at step 1")
                 page.wait_for_timeout(100)
                 # With 1,000 bars many of the 125 blocks are named, not only what they all have in common.
                 assert page.evaluate(INK_BELOW_BARS) > (4000 if count == 1000 else 300), count

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.dashboard.report import write_report
 
@@ -104,7 +105,7 @@ def test_strip_and_map_are_zoomed_together_and_by_keys(browser, url):
         page.wait_for_function("() => lightningHooks.views.map.strip.series[0].steps.length > 43")
         pad.press("End")
         pad.press("Enter")
-        page.wait_for_selector("text=grad norm at step 1,99")
+        page.wait_for_selector("text=Gradient norm at step 1,99")
         # On the overview too.
         page.evaluate("() => lightningHooks.state.set({ view: 'overview', from: 500, to: 600 })")
         page.wait_for_function("() => lightningHooks.views.overview.strip.plots[0]?.areaOf().from === 500")
@@ -167,7 +168,7 @@ def test_runs_that_are_compared_have_a_curve_each(browser, url):
         drawn(page)
         page.wait_for_selector(".strip-readout >> text=b 3")
         assert readout(page).endswith("a 1; step 1,999: b 3") or "a 1" in readout(page)
-        assert page.locator(".strip-tools .keys span").all_inner_texts() == ["a", "b"]
+        assert page.locator(".strip-tools .keys").first.locator("span").all_inner_texts() == ["a", "b"]
         plots = page.locator(".strip-plot").all()
         assert len(plots) == 2
         page.mouse.move(*place(page, NAMES[0], 1000, panel=1))
@@ -205,6 +206,57 @@ def test_a_sign_in_the_strip_leads_to_the_row_of_its_finding(browser, tmp_path):
         assert box["x"] + box["width"] / 2 == pytest.approx(page.evaluate(STEP_IN_STRIP, [40])[0], abs=1)
         sign.press("Enter")
         page.wait_for_selector(f".picked strong:has-text('{NAMES[1]}')")
+
+
+def test_a_noisy_curve_is_smoothed_over_the_raw_one_beside_the_validation_loss(browser, tmp_path):
+    write_run(tmp_path, range(0, 3000, 100))
+    losses = 2 + np.random.default_rng(0).uniform(-1, 1, 3000)
+    with SummaryWriter(tmp_path) as writer:
+        for step, loss in enumerate(losses):
+            writer.add_scalar("train_loss", loss, step)
+            if step % 100 == 0:
+                writer.add_scalar("val_loss", 2.5, step)
+                writer.add_scalar("lr-Adam", 1e-3, step)
+    of_strip = "lightningHooks.views.overview.strip"
+    with serving(tmp_path) as url, opened(browser, url) as page:
+        # The pieces of several steps have three lines, which the strip names; the validation loss is on the axis of the loss.
+        page.wait_for_selector(".strip-readout >> text=val_loss 2.5")
+        assert re.fullmatch(r"steps 2,997 to 2,999: min \S+, mean \S+, max \S+; step 2,900: val_loss 2.5", readout(page))
+        page.wait_for_selector("text=each point joins up to 3 steps: max mean min")
+        means = page.evaluate(f"() => {of_strip}.series[0].mean")
+        assert means[-1] == pytest.approx(losses[-3:].mean(), rel=1e-5)
+        assert not page.evaluate(f"() => {of_strip}.hasOwnAxis")
+        assert page.get_by_label("Second scalar").input_value() == "val_loss"
+        page.get_by_label("Smoothing").fill("2")
+        page.wait_for_selector(".strip-readout >> text=smoothed")
+        smooth = page.evaluate(f"() => {of_strip}.series[0].smooth")
+        assert np.abs(np.array(smooth[50:-50]) - 2).max() < 0.25 < np.abs(losses - 2).max() and "smooth=2" in page.url
+        # Another curve of another unit has numbers of its own at the right. The address keeps both choices.
+        second = page.get_by_label("Second scalar")
+        second.fill("lr")
+        second.press("Enter")
+        page.wait_for_selector("text=lr-Adam (right axis)")
+        page.reload()
+        page.wait_for_selector(".strip-readout >> text=lr-Adam 0.001")
+        assert page.evaluate(f"() => {of_strip}.hasOwnAxis") and page.get_by_label("Smoothing").input_value() == "2"
+        second.fill("none")
+        page.wait_for_function("() => lightningHooks.state.curve2 === '-'")
+        page.wait_for_function(f"() => {of_strip}.seconds.length === 0")
+
+
+def test_smoothing_shifts_nothing_and_leaves_out_what_is_no_number(browser, url):
+    smoothed = """async ([least, strength, isLog]) => {
+      const { smoothed } = await import("./static/smoothing.js");
+      const values = least.map((each) => each ?? NaN);
+      return smoothed({ steps: values.map((_, i) => i), least: values, greatest: values }, strength, isLog);
+    }"""
+    with opened(browser, url) as page:
+        assert page.evaluate(smoothed, [[1, 2, 3], 0, False]) is None
+        assert page.evaluate(smoothed, [[1, 2, 3, 4, 5], 1, False]) == [1, 2, 3, 4, 5]
+        assert page.evaluate(smoothed, [[0, 3, 0, 0], 1, False]) == [0, 1, 1, 0]
+        with_gap = page.evaluate(smoothed, [[1, 3, None, 5, 7], 1, False])
+        assert with_gap[:2] == [1, 2] and np.isnan(with_gap[2]) and with_gap[3:] == [6, 7]
+        assert page.evaluate(smoothed, [[1, 10, 100], 1, True]) == pytest.approx([1, 10, 100])
 
 
 def test_a_run_without_curves_has_no_strip(browser, tmp_path):

@@ -27,7 +27,7 @@ export function coloringOf(models, summaries, { kind, fixed, level, usual, stat 
   // Rows of other runs have the level of the row of the first run, so that what differs between runs has different colours.
   for (const { levels } of panels.slice(1)) for (const [key, own] of panels[0].levels) if (levels.has(key) && own > 0) levels.set(key, own);
   const lines = counted.flatMap((each, i) => each.flatMap(([line, key]) => relative(line, panels[i].levels.get(key))));
-  return { ...made, map: map === "viridis" ? "diverging" : map, scale: scaleAroundMedian(lines, kind, fixed, map) };
+  return { ...made, map: map === "viridis" ? "diverging" : map, scale: scaleAroundMedian(lines, kind, fixed) };
 }
 
 /** The key of a line: a module can be a row and a group of rows under one name. */
@@ -49,9 +49,8 @@ export function useColoring(model, coloring, panel) {
 
 const scaleKindOf = (kind, stat) => (kind === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : kind);
 
-function scaleAroundMedian(lines, kind, fixed, map) {
-  const usual = scaleOf(lines, "log", [null, null], map, false);
-  const [low, high] = aroundMedian(usual);
+function scaleAroundMedian(lines, kind, fixed) {
+  const [low, high] = aroundMedian(lines);
   const chosen = [fixed[0] ?? low, fixed[1] ?? high];
   const scale = makeScale(kind === "auto" ? "log" : kind, ...chosen, chosen[0], false);
   const [least, greatest] = [Math.min(...lines.map((each) => each.low)), Math.max(...lines.map((each) => each.high))];

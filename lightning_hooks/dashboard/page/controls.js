@@ -1,6 +1,7 @@
 // The header of the page: the tabs of the views, the selects for runs and for a table, and the explanations of statistics.
 
 import { choice, h } from "./dom.js";
+import { statOptions, tensorOptions } from "./titles.js";
 import { nearest } from "./worst.js";
 
 export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"], ["sheet", "Histograms"], ["record", "Flight record"]];
@@ -62,12 +63,12 @@ export function fillControls(app, element, view) {
     app.tableIsChosen = true;
     state.set({ stat, low: "", high: "" });
   };
-  const explained = () => h("span", { class: "with-help" }, choice("Statistic", stats, state.stat, chooseStat), helpButton(app, () => state.stat));
+  const explained = () => h("span", { class: "with-help" }, choice("Statistic", statOptions(stats), state.stat, chooseStat), helpButton(app, () => state.stat));
   const focused = document.activeElement?.getAttribute?.("aria-label");
   element.replaceChildren(
     choice("Run", runs, state.run, chooseRun),
     ...(view.usesOther ? otherChoices(state, runs) : []),
-    ...(view.usesTable && tensors.length ? [choice("Tensor", tensors, state.tensor, chooseTensor), ...(view.usesStat === false ? [] : [explained()])] : []),
+    ...(view.usesTable && tensors.length ? [choice("Tensor", tensorOptions(tensors), state.tensor, chooseTensor), ...(view.usesStat === false ? [] : [explained()])] : []),
   );
   if (focused) element.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -99,7 +100,7 @@ export function helpButton(app, which, label = "What does this statistic mean?")
     const stat = which();
     const explanation = app.loaded.statistics?.[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
     panel.replaceChildren(
-      h("strong", {}, stat),
+      h("strong", {}, stat), // the name in rules and tags
       ...(explanation
         ? [["What it is", explanation.what], ["What is usual", explanation.usual], ["What to do", explanation.do]].map(([title, text]) =>
             h("p", {}, h("em", {}, `${title}: `), text),

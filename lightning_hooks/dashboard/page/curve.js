@@ -31,8 +31,10 @@ export function pieceAt({ steps, ends }, step) {
 export function pieceText(series, step) {
   const i = pieceAt(series, step);
   if (i < 0) return "";
-  const [least, greatest] = [series.least[i], series.greatest[i]];
-  const value = Number.isNaN(least) || least === greatest ? short(least) : `${short(least)} to ${short(greatest)}`;
+  const [least, greatest, mean] = [series.least[i], series.greatest[i], series.mean?.[i]];
+  const several = mean === undefined ? `${short(least)} to ${short(greatest)}` : `min ${short(least)}, mean ${short(mean)}, max ${short(greatest)}`;
+  const smooth = series.smooth && Number.isFinite(series.smooth[i]) ? ` (smoothed ${short(series.smooth[i])})` : "";
+  const value = (Number.isNaN(least) || least === greatest ? short(least) : several) + smooth;
   const label = series.label ? `${series.label} ` : "";
   return `${stepsText([series.steps[i], series.ends[i]])}: ${label}${value}`;
 }
@@ -87,7 +89,8 @@ export function curveTicks(axis, most) {
 
 /**
  * Draw series, each { color, steps, ends, least, greatest }, into `area`, { left, top, width, height, from, to }. A band joins least
- * and greatest where a piece has several steps. NaN is marked at the bottom and infinity at the top, with the colours and the textures of the map.
+ * and greatest where a piece has several steps, with a line at their `mean` if the series has it. The values of `smooth` are drawn over
+ * a paler curve. NaN is marked at the bottom and infinity at the top, with the colours and the textures of the map.
  */
 export function drawCurve(pen, series, axis, area) {
   const { left, top, width, height } = area;
@@ -117,10 +120,44 @@ export function drawCurve(pen, series, axis, area) {
   pen.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
 }
 
-function drawSeries(pen, { color: name, steps, least, greatest }, x, yOf) {
-  const ink = color(INKS[name % INKS.length]);
-  pen.strokeStyle = pen.fillStyle = ink;
-  pen.lineWidth = 1.5;
+/**
+ * Draw second curves, dashed, on the axis of drawCurve() or on one of their own, whose numbers then stand at the right inside of the
+ * area.
+ */
+export function drawSecond(pen, series, axis, area, hasOwnAxis) {
+  const { left, top, width, height } = area;
+  const yOf = (value) => top + height * (1 - axis.y(value));
+  pen.save();
+  pen.beginPath();
+  pen.rect(left, top, width, height);
+  pen.clip();
+  pen.setLineDash([5, 3]);
+  for (const each of series) drawSeries(pen, each, (i) => placeOf((each.steps[i] + each.ends[i]) / 2, area), yOf);
+  pen.setLineDash([]);
+  for (const each of series) markNonfinite(pen, each, area);
+  pen.restore();
+  if (!hasOwnAxis) return;
+  pen.font = "11px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  pen.textAlign = "right";
+  pen.lineWidth = 3;
+  pen.lineJoin = "round";
+  for (const [value, text] of curveTicks(axis, TICKS - 1)) {
+    const y = clamp(yOf(value), top + 7, top + height - 6);
+    pen.strokeStyle = color("page");
+    pen.strokeText(text, left + width - 5, y);
+    pen.fillStyle = inkOf(series[0].color);
+    pen.fillText(text, left + width - 5, y);
+  }
+  pen.lineWidth = 1;
+  pen.textAlign = "left";
+}
+
+const inkOf = (number) => color(INKS[number % INKS.length]);
+
+function drawSeries(pen, { color: name, steps, least, greatest, mean, smooth }, x, yOf) {
+  pen.strokeStyle = pen.fillStyle = inkOf(name);
+  const strength = smooth ? PALE : 1;
   for (let i = 0; i < steps.length; ) {
     if (!Number.isFinite(least[i]) || !Number.isFinite(greatest[i])) {
       i++;
@@ -131,22 +168,35 @@ function drawSeries(pen, { color: name, steps, least, greatest }, x, yOf) {
     const path = (values) => {
       for (let j = i; j < end; j++) pen[j === i ? "moveTo" : "lineTo"](x(j), yOf(values[j]));
     };
+    pen.globalAlpha = strength;
     if (end === i + 1) pen.fillRect(x(i) - 1.5, yOf(greatest[i]) - 1.5, 3, 3 + yOf(least[i]) - yOf(greatest[i]));
     pen.beginPath();
     path(greatest);
     for (let j = end - 1; j >= i; j--) pen.lineTo(x(j), yOf(least[j]));
-    pen.globalAlpha = 0.25;
+    pen.globalAlpha = 0.25 * strength;
     pen.fill();
-    pen.globalAlpha = 1;
-    for (const values of [greatest, least]) {
+    // The bounds of pieces with a mean are finer than the line of the mean.
+    for (const [values, share, thick] of mean ? [[greatest, BOUND, 0.75], [least, BOUND, 0.75], [mean, 1, 1.5]] : [[greatest, 1, 1.5], [least, 1, 1.5]]) {
+      pen.globalAlpha = share * strength;
+      pen.lineWidth = thick;
       pen.beginPath();
       path(values);
+      pen.stroke();
+    }
+    pen.globalAlpha = 1;
+    if (smooth) {
+      pen.lineWidth = 2.25;
+      pen.beginPath();
+      path(smooth);
       pen.stroke();
     }
     i = end;
   }
   pen.lineWidth = 1;
 }
+
+const PALE = 0.4; // the strength of a curve behind its smoothed one
+const BOUND = 0.55; // the strength of the least and the greatest value of pieces
 
 const MARKED = 8; // pixels of the mark of values that are not finite
 

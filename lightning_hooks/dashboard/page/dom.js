@@ -12,13 +12,15 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** A select with a label. */
+/** A select with a label. An option is a value, [value, text], or { label, options } for a group of options. */
 export function choice(label, options, value, onchange, attributes = {}) {
   const select = h("select", { "aria-label": label, onchange: () => onchange(select.value), ...attributes });
-  for (const option of options) {
+  const optionOf = (option) => {
+    if (option.options) return h("optgroup", { label: option.label }, ...option.options.map(optionOf));
     const [key, text] = Array.isArray(option) ? option : [option, option];
-    select.append(h("option", { value: key }, text));
-  }
+    return h("option", { value: key }, text);
+  };
+  select.append(...options.map(optionOf));
   select.value = value;
   return h("label", { class: "choice" }, h("span", {}, label), select);
 }
@@ -29,6 +31,11 @@ export function table(heads, lines) {
   const head = (text, i) => h("th", { scope: "col", class: lines[0][i]?.number === undefined ? "" : "number" }, text);
   const named = heads.some(Boolean) ? h("thead", {}, h("tr", {}, ...heads.map(head))) : null;
   return h("div", { class: "table-holder" }, h("table", {}, named, h("tbody", {}, ...lines.map((line) => h("tr", {}, ...line.map(cell))))));
+}
+
+/** Grey bars in place of what is still loading. */
+export function skeleton() {
+  return h("div", { class: "skeleton", "aria-hidden": "true" }, ...Array.from({ length: 7 }, () => h("div", {})));
 }
 
 /** Save a blob as a file. */

@@ -2,7 +2,7 @@
 
 import { clamp, h, onceAFrame, penOf } from "./dom.js";
 import { drawMap } from "./mapdraw.js";
-import { listenTo } from "./mapinput.js";
+import { keyPressed, listenTo } from "./mapinput.js";
 import { AXIS, widestLabel } from "./maplabels.js";
 import { cellOf, summaryOf } from "./segments.js";
 import { TILE } from "./source.js";
@@ -201,6 +201,11 @@ export class HeatMap {
     const { from, to } = this.model;
     const at = around ?? (from + to) / 2;
     this.on.onZoom(at - (at - from) * factor, at + (to - at) * factor);
+  }
+
+  /** Use a key as if the map had the focus. */
+  press(event) {
+    keyPressed(this, event);
   }
 
   pan(share) {

@@ -1,12 +1,13 @@
 // Builds the page and keeps it up to date. The page is the same in TensorBoard, `lightning-hooks view`, a report and a notebook.
 
-import { MOST_OTHERS, PANEL, VIEWS, fillControls, makeTabs, markTab } from "./controls.js";
-import { clamp, h } from "./dom.js";
+import { MOST_OTHERS, PANEL, fillControls, makeTabs, markTab } from "./controls.js";
+import { clamp, h, skeleton } from "./dom.js";
 import { followTheme } from "./host.js";
+import { keysDialog, listenToKeys } from "./keys.js";
 import { Loaded } from "./loaded.js";
 import { MapView } from "./mapview.js";
 import { OverviewView } from "./overview.js";
-import { PICKER_KEY, Picker } from "./picker.js";
+import { Picker } from "./picker.js";
 import { RecordView } from "./recordview.js";
 import { RowView } from "./rowview.js";
 import { SheetView } from "./sheet.js";
@@ -59,6 +60,7 @@ class App {
     this.picker = new Picker(this);
     this.controls = h("div", { class: "controls" });
     this.tabs = makeTabs((view) => this.state.set({ view }));
+    const dialog = keysDialog();
     this.message = h("div", { class: "message", role: "status", hidden: true });
     this.panel = h("div", { id: PANEL, role: "tabpanel" });
     this.element = h(
@@ -66,19 +68,11 @@ class App {
       { class: "app" },
       h("header", {}, h("h1", {}, "lightning_hooks"), this.tabs, this.controls),
       this.message,
-      h("main", {}, this.panel),
+      (this.main = h("main", { class: "loading", "aria-busy": "true" }, this.panel, skeleton())),
       this.picker.element,
+      dialog.element,
     );
-    addEventListener("keydown", (event) => {
-      if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === PICKER_KEY) {
-        event.preventDefault();
-        this.openPicker();
-      }
-      if (event.target.closest("[role=application]")) return;
-      const at = Number(event.key) - 1;
-      if (VIEWS[at] && this.offers(VIEWS[at][0])) this.state.set({ view: VIEWS[at][0] });
-    });
+    listenToKeys(this, dialog);
   }
 
   async start() {
@@ -89,6 +83,16 @@ class App {
 
   async openPicker() {
     await this.picker.open().catch((error) => this.failed(error));
+  }
+
+  /** Show the next run of the list, or with -1 the one before. */
+  stepRun(by) {
+    const names = (this.loaded.runs ?? []).filter((run) => run.shown || run.name === this.state.run).map(({ name }) => name);
+    const next = names[names.indexOf(this.state.run) + by];
+    if (next === undefined) return this.say(by > 0 ? "This is the last run." : "This is the first run.");
+    this.say("");
+    this.state.set({ run: next, from: "", to: "" }, true);
+    this.choose();
   }
 
   /** Run an update. `call` gets a function that tells whether it is still the latest update. An error of the latest is shown. */
@@ -103,8 +107,15 @@ class App {
       if (isCurrent()) error = caught;
     } finally {
       this.pending--;
+      if (!this.pending && (this.panel.firstChild || error)) this.setLoading(false);
     }
     if (error) await this.failed(error);
+  }
+
+  /** While a view loads that was not shown before, a skeleton stands in place of its content. */
+  setLoading(isLoading) {
+    this.main.classList.toggle("loading", isLoading);
+    this.main.setAttribute("aria-busy", String(isLoading));
   }
 
   /** Show an error. If the requested rows have changed or are gone (status 400 or 404), poll first: an update replaces the error. */
@@ -256,7 +267,10 @@ class App {
       this.markTab();
       this.fillControls();
       if (view.usesTable && !this.meta.tensors.length) return this.empty(`This run has no table of lightning_hooks, which this view shows. ${ADVICE}`);
-      if (this.panel.firstChild !== view.element) this.panel.replaceChildren(view.element);
+      if (this.panel.firstChild !== view.element) {
+        this.setLoading(true);
+        this.panel.replaceChildren(view.element);
+      }
       await view.update(isCurrent);
     });
   }

@@ -7,11 +7,12 @@ import { APART_TEXT } from "./levels.js";
 import { LEVEL_MAP } from "./mapdraw.js";
 import { glyphOf } from "./marks.js";
 import { swatch } from "./textures.js";
+import { titleOf } from "./titles.js";
 
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
 /** Fill an element with the legend of a heat map: quantity, colour bar with ticks or `keys` in its place, outliers, special colours, findings. */
-export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, isReference, marks, gapKinds = ["gap"], keys = null, coloring = {}, level, choose }, scale) {
+export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, isReference, marks, gapKinds = ["gap"], keys = null, coloring = {}, level, choose, ofRun = "" }, scale) {
   const { isOwn } = coloring;
   // If all values are equal, they have one colour.
   const bar = colorBar(map, `Colours from ${short(scale.low)} to ${short(scale.high)}`, "bar", (x) => (scale.low === scale.high ? scale.index(scale.low) : x));
@@ -25,12 +26,13 @@ export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, 
   const reachText = isOwn ? timesText : short;
   const reach = [below === null ? null : `down to ${reachText(below)}`, above === null ? null : `up to ${reachText(above)}`].filter(Boolean);
   element.replaceChildren(
-    h("span", { class: "legend-title" }, isReference ? `${tensor} ${stat}` : isRatio ? `log₂ of the ratio of ${tensor} ${stat}` : `${isDifference ? "difference of " : ""}${isOwn ? `${tensor} ${stat} as a multiple of the median of its row (${scale.kind})` : quantity(tensor, stat, scale)}`),
+    h("strong", {}, titleOf(tensor, stat)),
+    h("span", { class: "legend-title" }, isReference ? `${tensor} ${stat}` : isRatio ? `log₂ of the ratio of ${tensor} ${stat}` : `${isDifference ? "difference of " : ""}${isOwn ? `${tensor} ${stat} as a multiple of the median of its row${ofRun ? ` in ${ofRun}` : ""} (${scale.kind})` : quantity(tensor, stat, scale)}`),
     ...(keys ?? [h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks))]),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
     ...(isOwn ? levelKeys(coloring, level, choose) : []),
     ...specialKeys(true, true, scale.hasZero, isRatio ? "0 or infinite in one run" : "infinite"),
-    ...(coloring.hasApart ? [keyOf("apart", APART_TEXT)] : []),
+    ...(coloring.hasApart ? [keyOfTexture("apart", APART_TEXT)] : []),
     ...gapKeys(gapKinds),
     ...markKeys(marks).map(([sign, text]) => h("span", {}, h("span", { class: "mark" }, sign), ` ${text}`)),
   );
@@ -76,13 +78,13 @@ export function quantity(tensor, stat, scale) {
 /** The keys of the textures of cells with values: NaN, infinite and exactly 0, each only if its argument is true. */
 export function specialKeys(hasNan, hasInfinite, hasZero = false, infinite = "infinite") {
   const keys = [[hasNan, "nan", "NaN"], [hasInfinite, "infinite", infinite], [hasZero, "zero", "exactly 0"]];
-  return keys.filter(([has]) => has).map(([, name, text]) => keyOf(name, text));
+  return keys.filter(([has]) => has).map(([, name, text]) => keyOfTexture(name, text));
 }
 
 /** The keys of the textures of what was not measured, by the kinds of the reasons. */
-export const gapKeys = (kinds) => [...new Set(kinds)].map((kind) => keyOf(kind, GAP_TEXTS[kind]));
+export const gapKeys = (kinds) => [...new Set(kinds)].map((kind) => keyOfTexture(kind, GAP_TEXTS[kind]));
 
-const keyOf = (name, text) => h("span", { class: "special", "data-texture": name }, swatch(name), ` ${text}`);
+export const keyOfTexture = (name, text) => h("span", { class: "special", "data-texture": name }, swatch(name), ` ${text}`);
 
 /** The unit of a statistic; empty for a statistic of the user's own. */
 function unitOf(stat) {

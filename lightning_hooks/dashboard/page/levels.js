@@ -4,6 +4,7 @@ const FAR_APART = 1e3; // the ratio of the greatest to the least level from whic
 const ROUNDING = 1e-2; // a bias in front of a norm has at most this share of the level of its weight: what rounding leaves of 0
 const OF_GRADIENTS = /(^|\/)(grad|final_grad|update|state\..*)$/; // the tensors of parameters in which such a bias is nearly 0
 const NARROWEST = 4; // the factor from the median at which the last colours begin, at least: smaller changes are those of batches
+const COLOURED = 0.97; // the share of values whose distance from the median has colours of its own
 
 // The choices of `level` in the address: "" chooses by the values.
 export const LEVELS = [["", "auto"], ["own", "row's median"], ["one", "one scale"]];
@@ -53,8 +54,12 @@ export function relative(summaries, level) {
   return summaries.map(({ low, high, leastPositive, sample }) => ({ low: low / level, high: high / level, leastPositive: leastPositive / level, sample: sample.map((value) => value / level) }));
 }
 
-/** The bounds of a scale of multiples of the median, the same factor below and above 1: from the bounds of a scale of scaleOf(). */
-export function aroundMedian({ low, high }) {
-  const factor = Math.max(NARROWEST, high, low > 0 ? 1 / low : 1);
+/**
+ * The bounds of a scale of multiples of the median, the same factor below and above 1. A few values may lie beyond them: the colours
+ * are for the others.
+ */
+export function aroundMedian(lines) {
+  const factors = Float64Array.from(lines.flatMap(({ sample }) => sample), (times) => Math.abs(Math.log(Math.abs(times)))).sort();
+  const factor = Math.max(NARROWEST, Math.exp(factors[Math.floor((factors.length - 1) * COLOURED)] ?? 0));
   return [1 / factor, factor];
 }

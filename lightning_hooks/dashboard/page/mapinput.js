@@ -151,7 +151,8 @@ function fold(map, cursor, group) {
   map.on.onFold(group);
 }
 
-function keyPressed(map, event) {
+/** Move the cursor, zoom or fold by a key. */
+export function keyPressed(map, event) {
   const { shown, rows } = map.model;
   const at = map.drawn;
   if (!at || !shown.length) return;

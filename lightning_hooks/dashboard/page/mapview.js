@@ -150,6 +150,15 @@ export class MapView {
     app.state.set(finding.name ? { row: finding.name, step: finding.step } : { view: "step", step: finding.step });
   }
 
+  /** Use a key while no other element uses it: the keys of the map work without a click on it. */
+  pressed(event) {
+    const isOfMap = event.key.startsWith("Arrow") || ["+", "=", "-", "0", "Home", "End", "PageUp", "PageDown"].includes(event.key);
+    if (!isOfMap || !this.panels.length) return false;
+    this.panels[0].canvas.focus({ preventScroll: true });
+    this.panels[0].press(event);
+    return true;
+  }
+
   tell(text) {
     this.note.textContent = text;
     this.note.hidden = false;
@@ -217,7 +226,7 @@ export class MapView {
         if (same) coloring.scale = Object.assign(this.scale, { beyond: coloring.scale.beyond });
         [this.coloring, this.coloredMaps] = [coloring, this.mapsShown];
         const keys = isReference ? referenceKeys(state.others.map(nameOf)) : usual ? usualKeys(usual) : null;
-        drawLegend(this.legend, { ...this.panels[0].model, map: coloring.map, marks, gapKinds, keys, coloring, level, choose: (chosen) => state.set({ level: chosen }) }, coloring.scale);
+        drawLegend(this.legend, { ...this.panels[0].model, map: coloring.map, marks, gapKinds, keys, coloring, level, ofRun: this.panels.length > 1 ? nameOf(state.run) : "", choose: (chosen) => state.set({ level: chosen }) }, coloring.scale);
         this.sizePanels(); // the legend may have more or fewer lines than before
       }
     }

@@ -12,6 +12,7 @@ import { histogramPictures } from "./ridges.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
 import { swatch } from "./textures.js";
+import { statTitle, tagOf, tensorTitle } from "./titles.js";
 import { usualLegend } from "./usual.js";
 import { counterpart, worstRow } from "./worst.js";
 
@@ -58,7 +59,7 @@ export class RowView {
     if (!isCurrent()) return;
     this.shown = key;
     this.show(
-      h("h2", {}, `${state.tensor} of ${name}`),
+      h("h2", {}, `${tensorTitle(state.tensor)} of ${name}`, tagOf(state.tensor)),
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
       ...marksOf(marked(app.meta), name, state.tensor).map((mark) => this.noteOf(mark)),
       links,
@@ -124,7 +125,7 @@ export class RowView {
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, stat, " ", helpButton(app, () => stat), h("span", { class: "value" }, lastText(series[0]))),
+      h("h3", {}, statTitle(stat), statTitle(stat).toLowerCase() === stat ? " " : tagOf(stat), helpButton(app, () => stat), h("span", { class: "value" }, lastText(series[0]))),
       lineChart(series, { usual, marks: marksOf(marked(app.meta), name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       usual ? usualLegend(usual) : null,
       ...series.map(nonfiniteNote),

@@ -2,14 +2,18 @@
 
 import { askHistograms, axisOf, extentOf, histogramsOf, sharesOf } from "./bins.js";
 import { short } from "./colors.js";
-import { clamp, h, onceAFrame, several } from "./dom.js";
+import { choice, clamp, h, onceAFrame, several } from "./dom.js";
 import { filterOf } from "./patterns.js";
 import { drawHistograms, shareLegend } from "./sheetdraw.js";
+import { LayerSheet } from "./sheetlayers.js";
 import { ranges } from "./source.js";
+import { tagOf, tensorTitle } from "./titles.js";
 
 const BATCH = 128; // rows of one request
 const MAP_HEIGHT = 128; // pixels of a map
+const MOST_MAPS = 12; // rows up to which each has a map of its own at first
 const AHEAD = "600px"; // the distance from the window within which maps are drawn
+const LAYER_HINT = "Point at a row, or move with the arrow keys, to read it here.";
 const POINT_HINT = "Point at a map, or move with the arrow keys, to read it here; Shift and an arrow key move over the steps.";
 
 export class SheetView {
@@ -29,8 +33,14 @@ export class SheetView {
     this.readout = h("output", { class: "readout bar-readout", "aria-live": "polite" }, POINT_HINT);
     this.legend = h("div", { class: "legend" });
     this.grid = h("div", { class: "sheet", onkeydown: (event) => this.press(event) });
+    this.shape = choice("Show", [["layers", "all rows at a step"], ["steps", "each row over steps"]], "layers", (sheet) => app.state.set({ sheet }));
+    this.layers = new LayerSheet({
+      open: (name) => this.model.isRow(name) && app.state.set({ view: "row", row: name }),
+      tell: (i, t) => this.tell(this.figures[i], t, null),
+      move: (step) => this.moveTo(step),
+    });
     this.head = h("div", { class: "sheet-head" }, this.legend, this.readout);
-    this.element = h("div", { class: "view" }, h("div", { class: "tools" }, h("label", { class: "choice" }, h("span", {}, "Rows"), this.filter)), this.title, this.note, this.head, this.grid);
+    this.element = h("div", { class: "view" }, h("div", { class: "tools" }, h("label", { class: "choice" }, h("span", {}, "Rows"), this.filter), this.shape), this.title, this.note, this.head, this.layers.element, this.grid);
     this.redraw = onceAFrame(() => this.drawAll());
     this.seen = new IntersectionObserver((entries) => this.meet(entries), { rootMargin: AHEAD });
     new ResizeObserver(() => this.redraw()).observe(this.grid);
@@ -57,8 +67,10 @@ export class SheetView {
     const shown = all.filter(({ name }) => !matches || matches(name)).sort((a, b) => place(a) - place(b));
     this.note.hidden = !error;
     this.note.textContent = error;
-    const key = JSON.stringify([state.run, meta.version, state.tensor, state.map, shown.map(({ index }) => index)]);
-    if (key === this.shown) return;
+    this.isLayers = state.sheet === "layers" || (state.sheet === "" && shown.length > MOST_MAPS);
+    this.shape.querySelector("select").value = this.isLayers ? "layers" : "steps";
+    const key = JSON.stringify([state.run, meta.version, state.tensor, state.map, this.isLayers, shown.map(({ index }) => index)]);
+    if (key === this.shown) return this.showLayers();
     this.shown = key;
     this.model = { run: state.run, map: state.map, isRow: (name) => rows.rowByName.has(name), arrived: new Map(), asked: new Set() };
     this.show(shown, all.length, state);
@@ -68,14 +80,40 @@ export class SheetView {
     const { meta } = this.app;
     const [from, to] = [meta.steps?.[0] ?? 0, (meta.steps?.[1] ?? 0) + 1];
     Object.assign(this.model, { from, to, axis: null });
-    this.title.textContent = `${state.tensor}: ${several(shown.length, "histogram")} over steps${state.filter ? `, rows ${state.filter}` : ""}`;
+    const title = `${tensorTitle(state.tensor)}: ${several(shown.length, "histogram")} over steps${state.filter ? `, rows ${state.filter}` : ""}`;
+    this.title.replaceChildren(title, tagOf(state.tensor));
     this.head.hidden = !shown.length;
     this.legend.replaceChildren(...shareLegend(state.map));
-    this.readout.textContent = POINT_HINT;
+    this.readout.textContent = this.isLayers ? LAYER_HINT : POINT_HINT;
     this.seen.disconnect();
+    this.grid.hidden = this.isLayers && shown.length > 0;
+    this.layers.selected = null;
     this.figures = shown.map(({ name, index }, i) => this.figure(name, index, i));
+    if (this.isLayers) for (let batch = 0; batch * BATCH < shown.length; batch++) this.load(batch);
+    this.showLayers();
     this.grid.replaceChildren(...(shown.length ? this.figures.map((each) => each.element) : this.emptyNotes(count, state)));
-    for (const { element } of this.figures) this.seen.observe(element);
+    if (!this.isLayers) for (const { element } of this.figures) this.seen.observe(element);
+  }
+
+  /** Show all rows at the step of the address. */
+  showLayers() {
+    this.layers.element.hidden = !this.isLayers || !this.figures.length;
+    if (!this.isLayers || !this.figures.length) return;
+    const { axis, map, arrived } = this.model;
+    this.layers.show({ names: this.figures.map(({ name }) => name), histograms: this.figures.map(({ index }) => arrived.get(index) ?? null), axis, map, step: this.app.state.step });
+  }
+
+  async moveTo(step) {
+    this.app.state.set({ step }, true);
+    this.showLayers();
+  }
+
+  /** Use a key while no other element uses it. */
+  pressed(event) {
+    if (!this.isLayers || !this.figures.length || !/^Arrow|^Home$|^End$|^Page/.test(event.key)) return false;
+    this.layers.canvas.focus({ preventScroll: true });
+    this.layers.press(event);
+    return true;
   }
 
   /** The notes, with links to the views that have something to draw, that stand in place of the maps if there are none. */
@@ -124,6 +162,7 @@ export class SheetView {
       if (model !== this.model) return;
       for (const [index, histogram] of found) model.arrived.set(index, histogram);
       model.axis = axisOf(extentOf(model.arrived.values())); // one axis for all maps
+      this.showLayers();
       this.redraw();
     } catch (error) {
       if (model === this.model) this.app.failed(error);

@@ -29,13 +29,16 @@ const DEFAULTS = {
   step: "",
   step2: "", // the step to compare with
   curve: "", // the tag of the curve in the strip; empty: the default of the run
+  curve2: "", // the tag of the second curve, "-" for none; empty: the validation loss of the run
+  smooth: "0", // how much the curves are smoothed, see smoothing.js
   curve_log: "", // "1" or "0": whether the strip is logarithmic; empty: as suits the values
+  sheet: "", // "layers": the histograms of all rows at one step, "steps": a map over steps for each row; empty: as suits their number
   record: "", // the flight record, by the name of its folder; empty: the first one
   fit: "", // "0": rows are as high as text, and scroll; otherwise all rows fit into the window
 };
 
 // The valid values of some fields. Other values in an address are ignored.
-const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], change: ["", "linear"], scale: SCALES, map: MAPS, level: LEVELS.map(([level]) => level) };
+const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], change: ["", "linear"], scale: SCALES, map: MAPS, level: LEVELS.map(([level]) => level), smooth: ["0", "1", "2", "3"], sheet: ["", "layers", "steps"] };
 
 export class State {
   constructor(changed) {

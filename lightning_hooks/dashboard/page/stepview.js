@@ -4,14 +4,21 @@ import { COLORS } from "./charts.js";
 import { nameOf } from "./controls.js";
 import { makeScale, short } from "./colors.js";
 import { choice, clamp, color, h, onceAFrame, several } from "./dom.js";
-import { gapKeys, specialKeys, quantity } from "./legend.js";
+import { gapKeys, keyOfTexture, specialKeys, quantity } from "./legend.js";
+import { APART_TEXT, apartOf } from "./levels.js";
 import { filterOf } from "./patterns.js";
+import { Player } from "./player.js";
 import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
 import { LEFT, drawBars } from "./stepbars.js";
 import { stepsText } from "./steps.js";
+import { tagOf, titleOf } from "./titles.js";
+import { usualLegend, withTypical } from "./usual.js";
 
 const SECOND = "ink"; // the colour of the step that is compared with (the input "compare with step")
+const KIND_INKS = ["kind0", "kind1", "kind2", "kind3", "kind4"]; // the colours of bars by the type of the module, the most frequent type first
+const OTHER_KIND = "soft";
+const BELOW_BARS = 34; // pixels between the legend and the end of the window
 const HINT = "Point at a bar, or move over the bars with the arrow keys, to read its name and value here.";
 
 export class StepView {
@@ -33,25 +40,34 @@ export class StepView {
       this.backwards = value === "backward";
       app.update();
     });
+    this.player = new Player({
+      count: () => this.steps?.count ?? 0,
+      index: () => Number(this.slider.value),
+      show: (index) => this.showStep(index),
+      isShown: () => this.element.isConnected,
+    });
     this.readout = h("output", { class: "readout bar-readout", "aria-live": "polite" });
     this.note = h("p", { class: "note", hidden: true });
-    this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row." });
+    this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row in the heat map." });
     this.holder = h("div", { class: "bars" }, this.canvas);
     this.title = h("h2", {});
     this.quantity = h("span", { class: "legend-title" });
     this.legend = h("div", { class: "legend" });
+    this.usualKey = h("div", {});
     this.element = h(
       "div",
       { class: "view" },
-      h("div", { class: "tools" }, h("label", { class: "choice grow" }, h("span", {}, "Step"), this.slider), h("label", { class: "choice" }, h("span", {}, "Compare with step"), this.second), this.direction),
+      h("div", { class: "tools" }, this.player.element, h("label", { class: "choice grow" }, h("span", {}, "Step"), this.slider), h("label", { class: "choice" }, h("span", {}, "Compare with step"), this.second), this.direction),
       this.title,
       this.note,
       this.readout,
       this.holder,
       this.legend,
+      this.usualKey,
     );
     this.redraw = onceAFrame(() => this.draw());
     new ResizeObserver(() => this.redraw()).observe(this.holder);
+    addEventListener("resize", this.redraw);
     const point = (event) => this.select(Math.floor(((event.offsetX - LEFT) / this.plot) * this.bars.length));
     this.canvas.addEventListener("pointermove", point);
     this.canvas.addEventListener("click", (event) => {
@@ -65,6 +81,23 @@ export class StepView {
       event.preventDefault();
       this.select(clamp((this.selected ?? -1) + move, 0, this.bars.length - 1));
     });
+  }
+
+  /** Show the step at an index of the table, and resolve when it is drawn. */
+  async showStep(index) {
+    const { state } = this.app;
+    if (!this.element.isConnected) return;
+    state.set({ step: this.steps.at(clamp(index, 0, this.steps.count - 1)) }, true);
+    await this.app.update();
+  }
+
+  /** Use a key while no other element uses it. */
+  pressed({ key }) {
+    const by = { ",": -1, ".": 1 }[key];
+    if (key === "k") this.player.toggle();
+    else if (by && this.steps) this.showStep(Number(this.slider.value) + by);
+    else return false;
+    return true;
   }
 
   async update(isCurrent) {
@@ -103,11 +136,20 @@ export class StepView {
       }),
     ];
     const chosen = this.bars?.[this.selected]?.name ?? state.row;
-    this.bars = names.map((name) => ({ name, now: now.values.get(name), compared: this.compared.map((each) => each.values.get(name)) }));
+    const apart = apartOf(rows, state.tensor, new Map(names.map((name) => [name, Math.abs(now.values.get(name)) || NaN])));
+    this.kinds = kindsOf(leaves.map((node) => rows.nodes[node].type));
+    this.bars = leaves.map((node) => {
+      const { name, type } = rows.nodes[node];
+      const ink = this.kinds.get(type) ?? (this.kinds.size ? OTHER_KIND : KIND_INKS[0]);
+      return { name, now: now.values.get(name), compared: this.compared.map((each) => each.values.get(name)), ink, isApart: apart.has(name) };
+    });
+    this.usual = app.loaded.usual(state.tensor, state.stat) ?? null;
+    this.usualKey.replaceChildren(...(this.usual ? [usualLegend(this.usual)] : []));
     await this.explain(state, rows, now);
     if (!isCurrent()) return;
     if (backwards) this.bars.reverse();
-    this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text}` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
+    const title = `${titleOf(state.tensor, state.stat)} at ${now.text}${then ? `, compared with ${then.text}` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
+    this.title.replaceChildren(title, tagOf(state.tensor, state.stat));
     this.shown = state;
     this.showNote([error, ...missing(state, rows, rowsOfOthers, matches), leaves.length || error ? "" : `No row matches ${state.filter}.`]);
     this.showLegend(state);
@@ -135,8 +177,11 @@ export class StepView {
     const has = (is) => this.bars.some((bar) => is(bar.now));
     const key = (name, text) => h("span", {}, h("i", { class: "line-key", style: `background: var(--${name})` }), text);
     const keys = this.compared.length ? [key(COLORS[0], `bars: ${nameOf(run)}`), ...this.compared.map((each) => key(each.color, `line: ${each.label}`))] : [];
-    const special = specialKeys(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === 0));
-    this.legend.replaceChildren(this.quantity, ...keys, ...special, ...gapKeys(this.bars.map((bar) => bar.why?.kind).filter(Boolean)));
+    const special = specialKeys(has(Number.isNaN), has((value) => value === Infinity), this.bars.some((bar) => bar.now === 0 && !bar.isApart));
+    const kinds = [...this.kinds].map(([kind, ink]) => h("span", { class: "kind-key" }, h("i", { style: `background: var(--${ink})` }), kind));
+    if (this.bars.some((bar) => this.kinds.size && bar.ink === OTHER_KIND)) kinds.push(h("span", { class: "kind-key" }, h("i", { style: `background: var(--${OTHER_KIND})` }), "other modules"));
+    const apart = this.bars.some((bar) => bar.isApart) ? [keyOfTexture("apart", APART_TEXT)] : [];
+    this.legend.replaceChildren(this.quantity, ...kinds, ...keys, ...special, ...apart, ...gapKeys(this.bars.map((bar) => bar.why?.kind).filter(Boolean)));
   }
 
   /**
@@ -166,13 +211,34 @@ export class StepView {
   draw() {
     if (!this.bars || !this.element.isConnected) return;
     const width = Math.max(this.holder.clientWidth, 200);
-    const all = this.bars.flatMap((bar) => [bar.now, ...bar.compared]).filter((value) => Number.isFinite(value));
+    const bounds = this.scaleOfBars();
+    this.quantity.textContent = `Height: ${quantity(this.shown.tensor, this.shown.stat, bounds)}`;
+    const below = this.legend.offsetHeight + this.usualKey.offsetHeight + BELOW_BARS;
+    const height = window.innerHeight - (this.holder.getBoundingClientRect().top + window.scrollY) - below;
+    const { plot, foot } = drawBars(this.canvas, width, height, {
+      bars: this.bars,
+      selected: this.selected,
+      scale: bounds,
+      colors: this.compared.map((each) => color(each.color)),
+      usual: this.usual,
+    });
+    Object.assign(this, { plot, foot });
+  }
+
+  /** The scale of the axis. While steps are played its bounds only widen, so that bars can be compared from step to step. */
+  scaleOfBars() {
+    const { usual, player } = this;
+    const values = this.bars.flatMap((bar) => [...(bar.isApart ? [] : [bar.now]), ...bar.compared]).filter((value) => Number.isFinite(value));
+    const seen = player.isPlaying ? [...(this.playedBounds ?? []), ...values] : values;
+    const sizes = seen.map(Math.abs).filter((value) => value > 0);
+    this.playedBounds = [Math.min(...seen), Math.max(...seen), Math.min(...sizes), Math.max(...sizes)].filter(Number.isFinite);
+    const all = usual && seen.length ? [...seen, ...[usual.typical].filter((value) => value !== null)] : seen;
     const leastPositive = Math.min(...all.map(Math.abs).filter((value) => value > 0));
     const scale = makeScale("auto", Math.min(0, ...all), Math.max(...all, 0), leastPositive, false);
+    if (scale.kind !== "log") return scale;
     // Begin a logarithmic axis at a tenth of the least bar, so that this bar is visible.
-    const bounds = scale.kind === "log" ? makeScale("log", leastPositive / 10, scale.high, leastPositive, false) : scale;
-    this.quantity.textContent = `Height: ${quantity(this.shown.tensor, this.shown.stat, bounds)}`;
-    this.plot = drawBars(this.canvas, width, { bars: this.bars, selected: this.selected, scale: bounds, colors: this.compared.map((each) => color(each.color)) });
+    const [low, high] = usual ? withTypical([leastPositive / 10, scale.high], usual, true) : [leastPositive / 10, scale.high];
+    return makeScale("log", low, high, low, false);
   }
 
   select(i) {
@@ -186,8 +252,17 @@ export class StepView {
 
   open() {
     const bar = this.bars?.[this.selected];
-    if (bar) this.app.state.set({ view: "row", row: bar.name });
+    if (bar) this.app.state.set({ view: "map", row: bar.name, step: this.steps.at(Number(this.slider.value)) });
   }
+}
+
+/** The colour of each type of module, by the type, of the most frequent types; empty if there is a single type. */
+function kindsOf(types) {
+  const counts = new Map();
+  for (const type of types) if (type) counts.set(type, (counts.get(type) ?? 0) + 1);
+  if (counts.size < 2) return new Map();
+  const frequent = [...counts].toSorted(([, a], [, b]) => b - a).slice(0, KIND_INKS.length);
+  return new Map(frequent.map(([type], i) => [type, KIND_INKS[i]]));
 }
 
 /** The index of the last step up to a number; 0 if all steps are later. */

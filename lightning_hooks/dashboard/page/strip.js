@@ -2,14 +2,19 @@
 
 import { keysOf } from "./charts.js";
 import { helpButton } from "./controls.js";
-import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, stepAt, placeOf } from "./curve.js";
+import { STEP_AXIS, curveAxis, drawCurve, drawSecond, drawSteps, pieceText, stepAt, placeOf } from "./curve.js";
+import { CurveField } from "./curvefield.js";
 import { clamp, h, onceAFrame, penOf } from "./dom.js";
 import { marked } from "./marks.js";
 import { severityOf, signOf, worstOf } from "./severity.js";
+import { MOST_SMOOTHING, smoothed } from "./smoothing.js";
 import { countWhile } from "./steps.js";
 
 const POINTS = 1200; // the most pieces of a curve
 const SIGNS = 16; // pixels of the sign of a finding
+const NO_CURVE = "none"; // what the field of the second curve shows if there is none
+const VALIDATION_LOSS = /(^|[^a-z])val.*loss|loss.*val/i;
+const SECOND_INK = 2; // the colour of the second curve of a single run, see COLORS in charts.js
 
 /**
  * The strip of a view: a toolbar, and one curve for each column of maps. `crosshair` is that of the view, and `onFinding(finding)` is
@@ -17,26 +22,23 @@ const SIGNS = 16; // pixels of the sign of a finding
  */
 export class Strip {
   constructor(app, crosshair, onFinding, hasSteps = false) {
-    Object.assign(this, { app, crosshair, onFinding, hasSteps, series: [], plots: [] });
+    Object.assign(this, { app, crosshair, onFinding, hasSteps, series: [], seconds: [], plots: [] });
     const { state } = app;
-    this.options = h("datalist", { id: `curves-${++made}` });
-    this.input = h("input", { type: "search", list: this.options.id, "aria-label": "Curve", autocomplete: "off", spellcheck: "false" });
-    // Empty the field while it has the focus, because the list shows only the options that match its text.
-    this.input.addEventListener("focus", () => this.empty());
-    this.input.addEventListener("pointerdown", () => this.empty());
-    this.input.addEventListener("blur", () => (this.input.value = this.tag));
-    this.input.addEventListener("input", () => this.tags.includes(this.input.value) && this.choose(this.input.value));
-    this.input.addEventListener("keydown", (event) => this.keyPressed(event));
+    const say = (text) => app.say(text);
+    this.field = new CurveField("Curve", { tags: () => this.tags, tag: () => this.tag, choose: (tag) => state.set({ curve: tag === this.tags[0] ? "" : tag, curve_log: "" }), say });
+    this.second = new CurveField("and", { tags: () => [NO_CURVE, ...this.tags], tag: () => this.secondTag || NO_CURVE, choose: (tag) => this.chooseSecond(tag), say });
+    this.second.input.setAttribute("aria-label", "Second scalar");
+    this.smooth = h("input", { type: "range", min: "0", max: String(MOST_SMOOTHING), step: "1", "aria-label": "Smoothing", oninput: () => state.set({ smooth: this.smooth.value }) });
     this.log = h("input", { type: "checkbox", onchange: () => state.set({ curve_log: this.log.checked ? "1" : "0" }) });
     this.logLabel = h("label", { class: "check" }, this.log, "log scale");
     this.all = h("button", { onclick: () => state.set({ from: "", to: "" }) }, "all steps");
     this.keys = h("span", {});
     this.readout = h("output", { class: "strip-readout" });
     const help = helpButton(app, () => this.tag.slice(Math.max(this.tag.lastIndexOf("run/"), 0)), "What does this curve mean?");
-    const choice = h("label", { class: "strip-choice" }, "Curve", this.input);
-    const tools = h("div", { class: "strip-tools" }, choice, this.options, help, this.logLabel, this.all, this.keys, this.readout);
+    const smoothing = h("label", { class: "strip-choice" }, "Smoothing", this.smooth);
+    const tools = h("div", { class: "strip-tools" }, this.field.element, help, this.second.element, smoothing, this.logLabel, this.all, this.keys);
     this.columns = h("div", { class: "strip-columns" });
-    this.element = h("section", { class: "strip", "aria-label": "Curve over steps", hidden: true }, tools, this.columns);
+    this.element = h("section", { class: "strip", "aria-label": "Curve over steps", hidden: true }, tools, this.readout, this.columns);
     crosshair.followers.add((step) => this.follow(step));
     this.redraw = onceAFrame(() => this.draw());
     new ResizeObserver(() => this.redraw()).observe(this.columns);
@@ -53,40 +55,41 @@ export class Strip {
     return this.tags.includes(curve) ? curve : (this.tags[0] ?? "");
   }
 
-  empty() {
-    this.input.placeholder = this.tag;
-    if (this.input.value === this.tag) this.input.value = "";
+  /** The tag of the second curve: the chosen one if the run has it, otherwise its validation loss; empty if there is none. */
+  get secondTag() {
+    const { curve2 } = this.app.state;
+    if (curve2 === "-") return "";
+    return this.tags.includes(curve2) ? curve2 : this.defaultSecond;
   }
 
-  choose(tag) {
-    this.app.state.set({ curve: tag === this.tags[0] ? "" : tag, curve_log: "" });
+  get defaultSecond() {
+    return this.tags.find((tag) => VALIDATION_LOSS.test(tag) && tag !== this.tag) ?? "";
   }
 
-  /** With Enter choose the first tag that contains the typed text; with Escape none. */
-  keyPressed(event) {
-    const typed = this.input.value.toLowerCase();
-    const found = this.tags.find((tag) => tag.toLowerCase().includes(typed));
-    if (event.key === "Enter" && typed && found) this.choose(found);
-    if (event.key === "Enter" && typed && !found) this.app.say(`No curve of this run contains ${this.input.value}.`);
-    if (event.key === "Enter" || event.key === "Escape") this.input.value = "";
+  chooseSecond(tag) {
+    const chosen = tag === NO_CURVE ? "-" : tag;
+    this.app.state.set({ curve2: chosen === (this.defaultSecond || "-") ? "" : chosen });
   }
 
-  /** Request the curve of each run between two steps; without steps, all of it. Resolves to the series, which show() takes. */
+  /** Request the curves of each run between two steps; without steps, all of them. Resolves to the series, which show() takes. */
   async request(range) {
     const { state, loaded, source } = this.app;
-    const { tag } = this;
+    const { tag, secondTag } = this;
     if (!tag) return [];
     const runs = [state.run, ...state.others];
     const versions = runs.map((run) => loaded.meta(run).version);
-    const key = JSON.stringify([tag, runs, versions, range?.from, range?.to]);
+    const key = JSON.stringify([tag, secondTag, runs, versions, range?.from, range?.to]);
     if (key === this.requested) return this.series;
     const bounds = range ? { first: Math.max(Math.floor(range.from), 0), last: Math.max(Math.ceil(range.to), 0) } : {};
-    const answers = runs.map(async (run, number) => {
-      if (!loaded.meta(run).scalars.includes(tag)) return null;
-      return { label: runs.length > 1 ? run : "", color: number, ...(await source.ask("scalar", { run, tag, points: POINTS, ...bounds })) };
-    });
-    const series = (await Promise.all(answers)).filter(Boolean);
-    return Object.assign(series, { key });
+    const ask = async (run, number, which) => {
+      if (!which || !loaded.meta(run).scalars.includes(which)) return null;
+      const isSecond = which !== tag;
+      const ofRun = runs.length > 1 ? run : "";
+      const label = isSecond ? [ofRun, which].filter(Boolean).join(" ") : ofRun;
+      return { label, color: isSecond && runs.length === 1 ? SECOND_INK : number, ...(await source.ask("scalar", { run, tag: which, points: POINTS, ...bounds })) };
+    };
+    const [series, seconds] = await Promise.all([tag, secondTag === tag ? "" : secondTag].map((which) => Promise.all(runs.map((run, number) => ask(run, number, which)))));
+    return Object.assign(series.filter(Boolean), { key, seconds: seconds.filter(Boolean) });
   }
 
   /** Take the height of a curve, or none if the run has no curve, before the curve arrives. */
@@ -102,15 +105,14 @@ export class Strip {
 
   /** Show series of `request` in one plot for each of the `areas`, functions that return { left, width, from, to } of a plot. */
   show(series, areas) {
-    Object.assign(this, { series, requested: series.key });
+    Object.assign(this, { series, seconds: series.seconds ?? [], requested: series.key });
     this.makeRoom();
     if (!this.tag) return;
-    if (document.activeElement !== this.input) this.input.value = this.tag;
-    const listed = this.tags.join("\n");
-    if (this.listed !== listed) this.options.replaceChildren(...this.tags.map((tag) => h("option", { value: tag })));
-    this.listed = listed;
+    this.field.sync();
+    this.second.sync();
+    this.smooth.value = this.app.state.smooth;
     this.all.hidden = this.app.state.from === "" && this.app.state.to === "";
-    this.keys.replaceChildren(keysOf([this.app.state.run, ...this.app.state.others]) ?? "");
+    this.keys.replaceChildren(keysOf([this.app.state.run, ...this.app.state.others]) ?? "", this.curveKeys());
     while (this.plots.length < areas.length) this.plots.push(new Plot(this));
     this.plots.length = areas.length;
     this.plots.forEach((plot, i) => (plot.areaOf = areas[i]));
@@ -123,22 +125,36 @@ export class Strip {
   /** Draw in the next frame of the page, in which the address may name a run that is not loaded yet: then the update that loads it draws. */
   draw() {
     if (!this.app.meta || !this.element.isConnected || this.element.hidden || !this.plots.length) return;
-    this.axis = curveAxis(this.series, this.app.state.curve_log, this.plots[0].areaOf());
+    const { curve_log: log, smooth } = this.app.state;
+    const area = this.plots[0].areaOf();
+    // Two losses have one axis, so that they can be compared; a loss and a learning rate have one each.
+    this.hasOwnAxis = !(/loss/i.test(this.tag) && /loss/i.test(this.secondTag));
+    this.axis = curveAxis(this.hasOwnAxis ? this.series : [...this.series, ...this.seconds], log, area);
+    this.secondAxis = this.hasOwnAxis ? curveAxis(this.seconds, "", area) : this.axis;
+    for (const [all, axis] of [[this.series, this.axis], [this.seconds, this.secondAxis]]) for (const each of all) each.smooth = smoothed(each, Number(smooth), axis.isLog);
     this.log.checked = this.axis.isLog;
     this.logLabel.hidden = !this.axis.canBeLog;
     for (const plot of this.plots) plot.draw();
+    this.follow(this.crosshair.step);
+  }
+
+  /** The keys of what the strip draws beside a single line: the second curve, and the pieces of several steps. */
+  curveKeys() {
+    const { series, seconds } = this;
+    const isDashed = seconds.length && h("span", {}, h("i", { class: "dashed", style: seconds.length === 1 ? "color: var(--third)" : "" }), `${this.secondTag}${/loss/i.test(this.tag) && /loss/i.test(this.secondTag) ? "" : " (right axis)"}`);
+    const most = Math.max(0, ...series.map(({ steps, ends }) => Math.max(0, ...steps.map((step, i) => ends[i] - step))));
+    const isSeveral = most > 0 && series.some(({ mean }) => mean) && h("span", { class: "piece-keys" }, `each point joins up to ${most + 1} steps: `, h("i", { class: "fine" }), "max ", h("i", { class: "thick" }), "mean ", h("i", { class: "fine" }), "min");
+    return h("p", { class: "keys" }, ...[isDashed, isSeveral].filter(Boolean));
   }
 
   follow(step) {
     const at = step ?? (this.plots[0]?.areaOf().to ?? 1) - 1;
-    this.readout.textContent = this.series.map((each) => pieceText(each, at)).filter(Boolean).join("; ") || "no value in these steps";
+    this.readout.textContent = [...this.series, ...this.seconds].map((each) => pieceText(each, at)).filter(Boolean).join("; ") || "no value in these steps";
     for (const plot of this.plots) plot.follow(step);
   }
 }
 
 const heightOf = () => (window.innerHeight < 700 ? 58 : 84); // pixels of a curve
-
-let made = 0; // the number of strips that were made; it gives the list of each strip an id of its own
 
 /** One plot of a strip. Its keys are those of a slider over the measured steps, and those of the map for zooming. */
 class Plot {
@@ -163,6 +179,7 @@ class Plot {
     const area = this.area();
     const pen = penOf(this.canvas, width, strip.height);
     drawCurve(pen, strip.series, strip.axis, area);
+    if (strip.seconds.length) drawSecond(pen, strip.seconds, strip.secondAxis, area, strip.hasOwnAxis);
     if (strip.hasSteps) drawSteps(pen, area);
     this.showSigns(area);
     this.pad.setAttribute("aria-label", `${strip.tag} over steps`);
