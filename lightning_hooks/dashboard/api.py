@@ -49,7 +49,7 @@ from lightning_hooks.dashboard.tiles import difference, progressions, tile, unit
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
-"""The most cells of one answer, 12 bytes each."""
+"""The most cells of one answer, 14 bytes each."""
 MAX_HISTOGRAMS: Final = 20_000
 """The most histograms of one answer."""
 MAX_LEVEL: Final = 40  # a cell of this level joins 2**40 cells of level 0

@@ -6,6 +6,7 @@ The statistic of several rows is exact if the event file holds the columns from 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,22 @@ from lightning_hooks.stats.columns import by_starts
 from lightning_hooks.stats.stored import StoredRows
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class Values(NamedTuple):
+    """Values of nodes at some points of a table.
+
+    Args:
+        values: float64 [points, nodes].
+        measured: whether each value was measured, bool [points, nodes].
+        from_zero: which values are updates of a parameter that was exactly 0, which have no ratio, bool [points, nodes]; None
+            for other statistics.
+    """
+
+    values: Array
+    measured: Mask
+    from_zero: Mask | None = None
 
 
 def merges_exactly(source: RunSource, tensor: str, stat: str) -> bool:
@@ -40,39 +57,50 @@ class Reader:
     def _stored(self, first: int, last: int) -> list[StoredRows]:
         return [each for each in self._source.stored(self._tensor, self._stat, first, last) if each is not None]
 
-    def read(self, first: int, last: int) -> tuple[Array, NDArray[np.bool_]]:
-        """The values of the points `first` to `last` of the table, and whether they were measured.
-
-        Returns:
-            Values, float64 [points, nodes]; whether each was measured, bool [points, nodes].
-        """
+    def read(self, first: int, last: int) -> Values:
+        """The values of the points `first` to `last` of the table."""
         stored = self._stored(first, last)
         rows = _computed(stored, self._stat)
         row_measured = _measured(stored, rows)
         values = np.empty((rows.shape[1], self._nodes))
         measured = np.empty(values.shape, dtype=np.bool_)
+        from_zero = np.zeros(values.shape, dtype=np.bool_) if len(stored) > 1 else None
         values[:, self._single], measured[:, self._single] = rows[self._rows].T, row_measured[self._rows].T
+        if from_zero is not None:
+            from_zero[:, self._single] = _from_zero(stored, rows)[self._rows].T
         if len(self._unions):
             merged = [each.taken(self._leaves).united(self._reduction) for each in stored]
             unions = _computed(merged, self._stat)
             values[:, self._unions] = unions.T
             measured[:, self._unions] = _measured(merged, unions).T
-        return values, measured
+            if from_zero is not None:
+                from_zero[:, self._unions] = _from_zero(merged, unions).T
+        return Values(values, measured, from_zero)
 
-    def at(self, points: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
+    def at(self, points: NDArray[np.intp]) -> Values:
         """As `read`, for ascending points that need not be contiguous."""
         low, high = int(points[0]), int(points[-1]) + 1
         # If at least a quarter of the range is needed, read the whole range at once: one read is faster than many.
         if high - low <= 4 * len(points):
-            values, measured = self.read(low, high)
-            return values[points - low], measured[points - low]
+            values, measured, _ = self.read(low, high)
+            return Values(values[points - low], measured[points - low])
         single = [self.read(point, point + 1) for point in points.tolist()]
-        return np.concatenate([values for values, _ in single]), np.concatenate([measured for _, measured in single])
+        return Values(np.concatenate([each.values for each in single]), np.concatenate([each.measured for each in single]))
 
 
 def _computed(stored: Sequence[StoredRows], stat: str) -> Array:
     """The statistic, float64 [rows, steps]."""
     return stored[0].compute(stat) if len(stored) == 1 else stored[0].ratio_to(stored[1])
+
+
+def _from_zero(stored: Sequence[StoredRows], ratios: Array) -> Mask:
+    """Which ratios are infinite because the parameter was exactly 0, not because the update is infinite, bool [rows, steps]."""
+    infinite = np.isinf(ratios)
+    if not infinite.any():
+        return infinite
+    update, param = (each.compute("norm") for each in stored)
+    was_zero: Mask = infinite & (param == 0) & np.isfinite(update)
+    return was_zero
 
 
 def _measured(stored: Sequence[StoredRows], values: Array) -> NDArray[np.bool_]:

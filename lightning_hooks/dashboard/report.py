@@ -141,8 +141,8 @@ def _coarser(table: _Table) -> _Table:
         padded = np.pad(cells, ((0, 0), (before, after)), constant_values=fill)
         return padded.reshape(len(cells), -1, 2)
 
-    least, greatest, nan, infinite = table.cells
-    counts = (np.minimum(pairs(each, 0).sum(2, dtype=np.uint32), 65535).astype(np.uint16) for each in (nan, infinite))
+    least, greatest, *counted = table.cells
+    counts = (np.minimum(pairs(each, 0).sum(2, dtype=np.uint32), 65535).astype(np.uint16) for each in counted)
     cells = Tile(np.fmin.reduce(pairs(least, np.nan), axis=2), np.fmax.reduce(pairs(greatest, np.nan), axis=2), *counts)
     return _Table(table.level + 1, table.first // 2, (table.last + after) // 2, cells)
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.comparing.bands import log_ratio
-from lightning_hooks.comparing.exact import Array, common_steps
-from lightning_hooks.dashboard.merging import Reader
+from lightning_hooks.comparing.exact import common_steps
+from lightning_hooks.dashboard.merging import Reader, Values
 from lightning_hooks.dashboard.source import CHUNK, RunSource
 from lightning_hooks.dashboard.tree import Node
 
@@ -30,17 +30,19 @@ class Tile(NamedTuple):
         least: the least finite value, float32 [nodes, cells]; NaN if no value is finite.
         greatest: the greatest finite value, float32 [nodes, cells]; NaN if no value is finite.
         nan: the number of values that are NaN, uint16 [nodes, cells], at most 65,535.
-        infinite: the number of infinite values, uint16 [nodes, cells], at most 65,535. A cell without any value was not
-            measured.
+        infinite: the number of infinite values, uint16 [nodes, cells], at most 65,535.
+        from_zero: the number of updates of a parameter that was exactly 0, which have no ratio, uint16 [nodes, cells], at most
+            65,535. A cell without any value was not measured.
     """
 
     least: Floats
     greatest: Floats
     nan: NDArray[np.uint16]
     infinite: NDArray[np.uint16]
+    from_zero: NDArray[np.uint16]
 
     def bytes(self) -> bytes:
-        """The four arrays one after the other, little-endian."""
+        """The five arrays one after the other, little-endian."""
         return b"".join(np.ascontiguousarray(each, dtype=each.dtype.newbyteorder("<")).tobytes() for each in self)
 
 
@@ -118,8 +120,8 @@ def difference(
         Reader(other, tensor, stat, [counterpart for *_, counterpart in shared]),
     )
 
-    def read(begin: int, end: int) -> tuple[Array, NDArray[np.bool_]]:
-        (x, x_measured), (y, y_measured) = (
+    def read(begin: int, end: int) -> Values:
+        (x, x_measured, _), (y, y_measured, _) = (
             reader.at(points[begin:end]) for reader, points in zip(readers, (common.first, common.second), strict=True)
         )
         values = np.full((end - begin, len(pairs)), np.nan)
@@ -129,14 +131,14 @@ def difference(
             # If both values are infinite, count the difference as infinite, not as NaN.
             differences = np.where(np.isinf(x) & np.isinf(y), np.inf, log_ratio(x, y) if as_ratio else x - y)
         values[:, columns] = np.where(measured[:, columns], differences, np.nan)
-        return values, measured
+        return Values(values, measured)
 
     return _cells(common.steps, read, len(pairs), width, first, last)
 
 
 def _cells(
     steps: NDArray[np.int64],
-    read: Callable[[int, int], tuple[Array, NDArray[np.bool_]]],
+    read: Callable[[int, int], Values],
     nodes: int,
     width: int,
     first: int,
@@ -146,7 +148,7 @@ def _cells(
 
     Args:
         steps: ascending, int64 [T].
-        read: takes a range of indices of `steps`, and returns the values and whether they were measured, [steps, nodes] each.
+        read: takes a range of indices of `steps`, and returns the values.
         nodes: number of nodes.
         width: as of `tile`.
         first: as of `tile`.
@@ -157,31 +159,29 @@ def _cells(
     out = Tile(
         np.full(shape, np.inf, np.float32),
         np.full(shape, -np.inf, np.float32),
-        np.zeros(shape, np.uint16),
-        np.zeros(shape, np.uint16),
+        *(np.zeros(shape, np.uint16) for _ in range(3)),
     )
     for at in range(begin, end, CHUNK):
         stop = min(at + CHUNK, end)
-        values, measured = read(at, stop)
-        _reduce(values, measured, steps[at:stop] // width - first, out)
+        _reduce(read(at, stop), steps[at:stop] // width - first, out)
     empty = out.least > out.greatest
     out.least[empty] = out.greatest[empty] = np.nan
     return out
 
 
-def _reduce(values: Array, measured: NDArray[np.bool_], cells: NDArray[np.int64], out: Tile) -> None:
+def _reduce(read: Values, cells: NDArray[np.int64], out: Tile) -> None:
     """Merge values into the cells of a tile.
 
     Args:
-        values: float64 [steps, nodes].
-        measured: whether each value was measured, bool [steps, nodes].
+        read: the values of some steps.
         cells: index of the cell of each step, ascending, int64 [steps].
         out: the tile to update.
     """
     starts = np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
     targets = cells[starts]
+    from_zero = np.zeros(read.values.shape, np.bool_) if read.from_zero is None else read.from_zero
     with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
+        values = read.values.astype(np.float32)
     finite = np.isfinite(values)
     is_all = bool(finite.all())
     low = values if is_all else np.where(finite, values, np.float32(np.inf))
@@ -190,6 +190,11 @@ def _reduce(values: Array, measured: NDArray[np.bool_], cells: NDArray[np.int64]
     out.greatest[:, targets] = np.maximum(out.greatest[:, targets], np.maximum.reduceat(high, starts, axis=0).T)
     if is_all:
         return
-    for counts, is_counted in ((out.nan, np.isnan(values) & measured), (out.infinite, np.isinf(values))):
+    is_infinite = np.isinf(values) & ~from_zero
+    for counts, is_counted in (
+        (out.nan, np.isnan(values) & read.measured),
+        (out.infinite, is_infinite),
+        (out.from_zero, from_zero),
+    ):
         total = np.add.reduceat(is_counted.astype(np.uint32), starts, axis=0).T + counts[:, targets]
         counts[:, targets] = np.minimum(total, 65535)

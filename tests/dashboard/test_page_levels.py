@@ -2,15 +2,17 @@
 
 import pytest
 
+from lightning_hooks.dashboard.report import write_report
+
 from .browser import colors, drawn, needs_browser, opened, place, serving
-from .runs import write_about, write_run
+from .runs import NAMES, write_about, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
 MAP = "view=map&tensor=grad&stat=norm&folded=%2B"
 BLOCKS = [f"blocks.{i}.weight" for i in range(60)]
 NORMED = ("conv.weight", "conv.bias", "norm.weight", "head.weight")
-APART, MIDDLE = "206,200,186", "247,246,245"
+APART, MIDDLE, NEUTRAL, INFINITE = "206,200,186", "247,246,245", "224,228,236", "0,214,255"
 COLORING = "() => (({ isOwn, scale }) => [isOwn, scale.low, scale.high])(lightningHooks.views.map.coloring)"
 
 
@@ -73,6 +75,30 @@ def test_a_bias_in_front_of_a_norm_stands_apart_and_takes_no_colours(browser, ur
         page.evaluate("() => lightningHooks.state.set({ run: 'alike', filter: '' })")
         page.wait_for_function("() => lightningHooks.views.map.coloring.isOwn")
         assert APART not in colors(page)
+
+
+def test_the_update_of_a_parameter_that_was_0_has_a_neutral_pattern(browser, tmp_path):
+    def params(step, values):
+        if step < 3:
+            values["norm"][1] = 0
+
+    write_run(tmp_path / "run", range(9), tensor="update", stats=("norm", "ratio", "count"))
+    write_run(tmp_path / "run", range(9), tensor="param", change=params)
+    write_report(tmp_path / "run", tmp_path / "report.html")
+    with serving(tmp_path) as served:
+        for where in (f"{served}#run=run", f"{(tmp_path / 'report.html').as_uri()}#x"):
+            with opened(browser, f"{where}&view=map&tensor=update&stat=ratio&folded=%2B") as page:
+                drawn(page)
+                found = colors(page)
+                assert found[NEUTRAL] > 1000 and INFINITE not in found
+                assert page.locator(".legend >> text=no ratio: the parameter was 0").is_visible()
+                page.mouse.move(*place(page, NAMES[1], 1))
+                assert "update ratio: none, since the parameter was 0 before the update" in page.locator(".tip").inner_text()
+                page.evaluate("(row) => lightningHooks.state.set({ view: 'step', step: 2, row })", NAMES[1])
+                page.wait_for_selector("h2:has-text('Update relative to the parameter at step 2')")
+                assert page.locator(".bar-readout").first.inner_text() == (
+                    f"{NAMES[1]}: no ratio (the parameter was 0 before the update)"
+                )
 
 
 def test_all_rows_fit_the_window_and_few_rows_fill_it(browser, url):

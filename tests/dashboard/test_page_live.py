@@ -103,7 +103,7 @@ def test_a_slow_answer_does_not_replace_a_later_choice(browser, url):
         page.evaluate("(row) => lightningHooks.state.set({ tensor: 'param', row })", NAMES[1])
         page.wait_for_selector(f"h2:has-text('Parameter of {NAMES[1]}')")
         held.let_go()
-        assert page.locator("h2", has_text=f"param of {NAMES[1]}").is_visible()
+        assert page.locator("h2", has_text=f"Parameter of {NAMES[1]}").is_visible()
 
 
 def test_a_run_that_is_resumed_and_one_that_begins(browser, tmp_path, monkeypatch):
@@ -195,7 +195,7 @@ def test_only_so_many_cells_are_kept(browser, url):
             """async (most) => {
             const { cells } = lightningHooks.views.map.panels[0].model;
             const all = Array.from({ length: 5000 }, (_, i) => i);
-            cells.source = { tile: async ({ nodes }) => new ArrayBuffer(12 * 128 * 5000) };
+            cells.source = { tile: async ({ nodes }) => new ArrayBuffer(14 * 128 * 5000) };
             for (let tile = 0; tile < 12; tile++) await cells.load({ level: 0, firstTile: tile, lastTile: tile }, all, 0);
             let kept = 0;
             for (let tile = 0; tile < 12; tile++) kept += cells.tile(0, tile)?.size ?? 0;

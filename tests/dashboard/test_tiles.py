@@ -106,12 +106,12 @@ def test_a_difference_counts_nan_and_infinite_values_and_is_not_measured_where_o
     assert nan == [1, 0, 0, 1, 0, 0] and infinite == [0, 1, 1, 0, 0, 0] and np.isnan(least).all()
 
 
-def test_the_bytes_are_the_four_arrays(tmp_path):
+def test_the_bytes_are_the_five_arrays(tmp_path):
     write_run(tmp_path, range(4))
     run = LocalRun(tmp_path)
     found = tile(run, "grad", "norm", nodes_of(run)[:3], 1, 0, 4)
     data = found.bytes()
-    assert len(data) == 12 * 3 * 4
+    assert len(data) == 14 * 3 * 4
     np.testing.assert_array_equal(np.frombuffer(data, "<f4", 12, 48).reshape(3, 4), found.greatest)
     np.testing.assert_array_equal(np.frombuffer(data, "<u2", 12, 120).reshape(3, 4), found.infinite)
 
@@ -145,6 +145,28 @@ def test_the_ratio_of_a_part_is_that_of_its_norms(tmp_path):
     found = tile(run, "update", "ratio", [part], 1, 0, 3)
     np.testing.assert_allclose(found.least[0], 0.25, rtol=1e-6)
     assert merges_exactly(run, "update", "ratio") and merges_exactly(run, "update", "norm")
+
+
+def test_the_update_of_a_parameter_that_was_0_has_no_ratio_and_an_infinite_update_an_infinite_one(tmp_path):
+    def updates(step, values):
+        if step == 1:
+            values["norm"][0] = np.inf
+
+    def params(step, values):
+        if step == 0:
+            values["norm"][:3] = 0
+
+    write_run(tmp_path, range(3), tensor="update", stats=["norm", "ratio", "count"], change=updates)
+    write_run(tmp_path, range(3), tensor="param", change=params)
+    run = LocalRun(tmp_path)
+    nodes = [node for node in tree(run.rows("update", "ratio"), {}) if node.name in (NAMES[0], "net", NAMES[3])]
+    found = tile(run, "update", "ratio", nodes, 1, 0, 3)
+    by_name = {node.name: (found.from_zero[i].tolist(), found.infinite[i].tolist()) for i, node in enumerate(nodes)}
+    nothing = [0, 0, 0]
+    assert by_name == {NAMES[0]: ([1, 0, 0], [0, 1, 0]), "net": ([1, 0, 0], [0, 1, 0]), NAMES[3]: (nothing, nothing)}
+    assert np.isnan(found.least[:2, :2]).all() and not found.nan.any()
+    whole = tile(run, "update", "ratio", nodes, 4, 0, 1)
+    assert whole.from_zero[:, 0].tolist() == [1, 1, 0] and np.isfinite(whole.least).all()
 
 
 def test_a_part_of_a_run_without_moments_shows_its_greatest_row(tmp_path):

@@ -28,6 +28,8 @@ export const INFINITE = [0, 214, 255];
 export const ZERO = [178, 184, 198];
 // The colour of rows that stand apart, see levels.js.
 export const APART = [206, 200, 186];
+// The colour of updates of a parameter that was 0, which have no ratio.
+export const FROM_ZERO = [224, 228, 236];
 
 const ENOUGH_FOR_LOG = 20; // the ratio of greatest to least positive value above which a scale is logarithmic
 const FEW_VALUES = 200; // with fewer values, none counts as an outlier

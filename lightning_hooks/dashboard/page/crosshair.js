@@ -63,6 +63,6 @@ function valueAt(map, node, step) {
   const segment = map.model.cells.tile(level, Math.floor(i / TILE))?.get(node);
   const values = segment && cellOf(segment, i % TILE);
   if (!values) return "";
-  const text = values.nan ? "NaN" : values.infinite ? "infinite" : short(values.value);
+  const text = values.nan ? "NaN" : values.infinite ? "infinite" : Number.isNaN(values.value) ? "no ratio" : short(values.value);
   return `  ${map.model.rows.nodes[node].name}: ${text}`;
 }

@@ -12,6 +12,7 @@ export const GAP_TEXTS = {
   uncalled: "not called",
   schedule: "not due",
   failed: "no longer measured",
+  fromZero: "no ratio: the parameter was 0",
 };
 
 export class Gaps {

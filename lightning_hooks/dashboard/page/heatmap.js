@@ -172,7 +172,7 @@ export class HeatMap {
       const { name } = this.model.rows.nodes[this.model.shown[r]];
       for (let i = from; segment && i < to; i++) {
         const cell = cellOf(segment, i);
-        if (cell) lines.push([name, ...this.stepsOf(begin + i, at), cell.least, cell.greatest, cell.nan, cell.infinite]);
+        if (cell && (cell.nan || cell.infinite || !Number.isNaN(cell.value))) lines.push([name, ...this.stepsOf(begin + i, at), cell.least, cell.greatest, cell.nan, cell.infinite]);
       }
     });
     return lines;

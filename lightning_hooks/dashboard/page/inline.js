@@ -1,7 +1,7 @@
 // The entry point of a report: answers the requests of the page from the data in the page, instead of a server.
 
 import { render } from "./index.js";
-import { cellArrays, reviveNumbers } from "./source.js";
+import { CELL_BYTES, cellArrays, reviveNumbers } from "./source.js";
 
 class InlineSource {
   constructor(data, tables) {
@@ -29,7 +29,7 @@ class InlineSource {
     const all = await this.table(name);
     const chosen = expand(nodes);
     const [shift, columns, width] = [level - base, last - first, end - begin];
-    const buffer = new ArrayBuffer(12 * chosen.length * columns);
+    const buffer = new ArrayBuffer(CELL_BYTES * chosen.length * columns);
     const cells = chosen.length * columns;
     const out = cellArrays(buffer, cells);
     out.least.fill(NaN);
@@ -42,6 +42,7 @@ class InlineSource {
         if (Number.isNaN(out.greatest[to]) || all.greatest[from] > out.greatest[to]) out.greatest[to] = all.greatest[from];
         out.nan[to] = Math.min(out.nan[to] + all.nan[from], 65535);
         out.infinite[to] = Math.min(out.infinite[to] + all.infinite[from], 65535);
+        out.fromZero[to] = Math.min(out.fromZero[to] + all.fromZero[from], 65535);
       }
     });
     return buffer;
@@ -50,7 +51,7 @@ class InlineSource {
   async table(name) {
     if (!this.cells.has(name)) {
       const buffer = await inflate(this.tables[name][3]);
-      const cells = cellArrays(buffer, buffer.byteLength / 12);
+      const cells = cellArrays(buffer, buffer.byteLength / CELL_BYTES);
       // The report stores the bits of `greatest` XOR those of `least`, see report.py.
       const [least, greatest] = [new Uint32Array(buffer, 0, cells.least.length), new Uint32Array(buffer, 4 * cells.least.length, cells.least.length)];
       for (let i = 0; i < least.length; i++) greatest[i] ^= least[i];

@@ -96,6 +96,8 @@ export function describeCell(map, index, cell) {
     return [...lines, `${quantity}: not measured${why ? ` (${why})` : ""}`];
   }
   const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
+  if (values.fromZero) lines.push(`${quantity}: none${steps ? steps(values.fromZero) : ""}, since the parameter was 0 before the update`);
+  if (values.fromZero && Number.isNaN(values.value) && !values.nan && !values.infinite) return isGroup ? [...lines, "merged exactly"] : lines;
   if (Number.isNaN(values.value)) lines.push(...(steps ? [`${quantity}: no finite value`] : []));
   else if (values.least === values.greatest) lines.push(`${quantity}: ${text(values.value)}`);
   else lines.push(`${quantity}: ${text(values.least)} to ${text(values.greatest)}`);

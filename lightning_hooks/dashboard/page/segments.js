@@ -1,7 +1,7 @@
 // A segment: the cells of one row in one tile. Its summary and its pixels are cached in the segment, so panning computes nothing
 // twice.
 
-import { APART, INFINITE, NAN, ZERO, tableOf } from "./colors.js";
+import { APART, FROM_ZERO, INFINITE, NAN, ZERO, tableOf } from "./colors.js";
 
 const SAMPLES = 16; // the most values of a segment in its summary
 
@@ -10,11 +10,11 @@ export function farther(least, greatest) {
   return Math.abs(least) > Math.abs(greatest) ? least : greatest;
 }
 
-/** A cell: { value, least, greatest, nan, infinite }; null if it was not measured. */
+/** A cell: { value, least, greatest, nan, infinite, fromZero }; null if it was not measured. */
 export function cellOf(segment, i) {
-  const [least, greatest, nan, infinite] = [segment.least[i], segment.greatest[i], segment.nan[i], segment.infinite[i]];
-  if (least !== least && !nan && !infinite) return null;
-  return { value: farther(least, greatest), least, greatest, nan, infinite };
+  const [least, greatest, nan, infinite, fromZero] = [segment.least[i], segment.greatest[i], segment.nan[i], segment.infinite[i], segment.fromZero[i]];
+  if (least !== least && !nan && !infinite && !fromZero) return null;
+  return { value: farther(least, greatest), least, greatest, nan, infinite, fromZero };
 }
 
 /**
@@ -58,8 +58,8 @@ function paletteOf(map) {
 
 // Cells without a colour on the scale hold NaN, an infinity or zero, or their row stands apart (see levels.js). TEXTURE_OF names the
 // texture of each kind.
-const [IS_NAN, IS_INFINITE, IS_ZERO, IS_APART] = [1, 2, 3, 4];
-const TEXTURE_OF = [null, "nan", "infinite", "zero", "apart"];
+const [IS_NAN, IS_INFINITE, IS_ZERO, IS_APART, IS_FROM_ZERO] = [1, 2, 3, 4, 5];
+const TEXTURE_OF = [null, "nan", "infinite", "zero", "apart", "fromZero"];
 
 /**
  * The pixels of a segment, one for each cell; a cell that was not measured is transparent. Values are divided by `level` first, and if
@@ -68,7 +68,7 @@ const TEXTURE_OF = [null, "nan", "infinite", "zero", "apart"];
 export function pixelsOf(segment, scale, map, level = 1, isApart = false) {
   if (segment.scale === scale && segment.map === map && segment.level === level && segment.isApart === isApart) return segment.pixels;
   const palette = paletteOf(map);
-  const colors = [0, packed(...NAN), packed(...INFINITE), packed(...ZERO), packed(...APART)];
+  const colors = [0, packed(...NAN), packed(...INFINITE), packed(...ZERO), packed(...APART), packed(...FROM_ZERO)];
   segment.pixels ??= new Uint32Array(segment.least.length);
   segment.kinds ??= new Uint8Array(segment.least.length);
   segment.hasKinds = false;
@@ -76,6 +76,7 @@ export function pixelsOf(segment, scale, map, level = 1, isApart = false) {
   for (let i = 0; i < pixels.length; i++) {
     if (segment.nan[i]) kinds[i] = IS_NAN;
     else if (segment.infinite[i]) kinds[i] = IS_INFINITE;
+    else if (segment.fromZero[i] && least[i] !== least[i]) kinds[i] = IS_FROM_ZERO; // no step of the cell has a ratio
     else if (isApart && least[i] === least[i]) kinds[i] = IS_APART;
     else if (scale.hasZero && least[i] === 0 && greatest[i] === 0) kinds[i] = IS_ZERO; // every step of the cell is zero
     else kinds[i] = 0;

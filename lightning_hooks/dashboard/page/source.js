@@ -110,13 +110,13 @@ export class Cells {
       .tile({ ...args, first: tile * TILE, last: (tile + 1) * TILE, nodes: ranges(nodes) })
       .then((buffer) => {
         const cells = nodes.length * TILE;
-        const { least, greatest, nan, infinite } = cellArrays(buffer, cells);
+        const { least, greatest, nan, infinite, fromZero } = cellArrays(buffer, cells);
         const segments = this.tiles.get(name) ?? new Map();
         this.tiles.set(name, segments);
         this.arrivals.set(level, (this.arrivals.get(level) ?? 0) + 1);
         [...nodes].sort((a, b) => a - b).forEach((node, i) => {
           const cut = (array) => array.slice(i * TILE, (i + 1) * TILE);
-          segments.set(node, { least: cut(least), greatest: cut(greatest), nan: cut(nan), infinite: cut(infinite), isOld: false });
+          segments.set(node, { least: cut(least), greatest: cut(greatest), nan: cut(nan), infinite: cut(infinite), fromZero: cut(fromZero), isOld: false });
         });
       })
       .finally(() => nodes.forEach((node) => this.pending.delete(`${name}/${node}`)));
@@ -125,13 +125,17 @@ export class Cells {
   }
 }
 
-/** The four arrays in an answer of the server, each of `cells` cells. */
+/** The bytes of a cell in an answer of the server. */
+export const CELL_BYTES = 14;
+
+/** The five arrays in an answer of the server, each of `cells` cells; see Tile in tiles.py. */
 export function cellArrays(buffer, cells) {
   return {
     least: new Float32Array(buffer, 0, cells),
     greatest: new Float32Array(buffer, 4 * cells, cells),
     nan: new Uint16Array(buffer, 8 * cells, cells),
     infinite: new Uint16Array(buffer, 10 * cells, cells),
+    fromZero: new Uint16Array(buffer, 12 * cells, cells),
   };
 }
 

@@ -47,8 +47,8 @@ export function drawBars(canvas, width, height, { bars, selected, scale, colors,
     if (bar.isApart && Number.isFinite(bar.now)) {
       textured("apart");
       context.fillRect(x, zero - ZERO_HEIGHT, breadth, ZERO_HEIGHT);
-    } else if (bar.now === 0) {
-      textured("zero");
+    } else if (bar.now === 0 || bar.why?.kind === "fromZero") {
+      textured(bar.now === 0 ? "zero" : "fromZero");
       context.fillRect(x, zero - ZERO_HEIGHT, breadth, ZERO_HEIGHT);
     } else if (Number.isFinite(bar.now)) {
       context.fillStyle = color(i === selected ? "ink" : bar.ink);

@@ -161,8 +161,9 @@ export class StepView {
   }
 
   /** Add to each bar without a value why its row was not measured, as `why`: { kind, text }. */
-  async explain({ run, tensor, stat }, rows, { from, to }) {
-    const empty = this.bars.filter((bar) => bar.now === null);
+  async explain({ run, tensor, stat }, rows, { from, to, withoutRatio }) {
+    for (const bar of this.bars) if (withoutRatio.has(bar.name)) bar.why = { kind: "fromZero", text: "the parameter was 0 before the update" };
+    const empty = this.bars.filter((bar) => bar.now === null && !bar.why);
     if (!empty.length) return;
     const gaps = await this.app.loaded.gaps(run, tensor, stat, rows);
     for (const bar of empty) bar.why = gaps.reasonAt(rows.rowByName.get(bar.name), from, to);
@@ -197,15 +198,17 @@ export class StepView {
     const [from, to] = [cell * width, (cell + 1) * width];
     const text = stepsText(rows.steps.within(from, to));
     const nodes = names.map((name) => rows.rowByName.get(name)).filter((node) => node !== undefined).sort((a, b) => a - b);
-    if (!nodes.length) return { values: new Map(), text, from, to };
+    if (!nodes.length) return { values: new Map(), withoutRatio: new Set(), text, from, to };
     const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first: cell, last: cell + 1, nodes: ranges(nodes) });
-    const { least, greatest, nan, infinite } = cellArrays(buffer, nodes.length);
+    const { least, greatest, nan, infinite, fromZero } = cellArrays(buffer, nodes.length);
     const values = nodes.map((_, i) => {
       if (nan[i]) return NaN;
       if (infinite[i]) return Infinity;
       return Number.isNaN(least[i]) ? null : farther(least[i], greatest[i]);
     });
-    return { values: new Map(nodes.map((node, i) => [rows.nodes[node].name, values[i]])), text, from, to };
+    const found = nodes.map((node) => rows.nodes[node].name);
+    const withoutRatio = new Set(found.filter((_, i) => values[i] === null && fromZero[i]));
+    return { values: new Map(found.map((name, i) => [name, values[i]])), withoutRatio, text, from, to };
   }
 
   draw() {
@@ -246,7 +249,7 @@ export class StepView {
     if (!bar || i === this.selected) return;
     this.selected = i;
     const compared = this.compared.map(({ label }, k) => `; ${label}: ${valueText(bar.compared[k])}`);
-    this.readout.textContent = `${bar.name}: ${valueText(bar.now)}${bar.why?.text ? ` (${bar.why.text})` : ""}${compared.join("")}`;
+    this.readout.textContent = `${bar.name}: ${bar.why?.kind === "fromZero" ? "no ratio" : valueText(bar.now)}${bar.why?.text ? ` (${bar.why.text})` : ""}${compared.join("")}`;
     this.redraw();
   }
 

@@ -1,6 +1,6 @@
 // Textures: patterns on cells and in the legend, so that what is no number is told apart without colours too.
 
-import { APART, INFINITE, NAN, ZERO } from "./colors.js";
+import { APART, FROM_ZERO, INFINITE, NAN, ZERO } from "./colors.js";
 import { color, h } from "./dom.js";
 
 const SIZE = 8; // pixels of the tile that is repeated
@@ -12,6 +12,7 @@ const TEXTURES = {
   infinite: { ground: INFINITE, ink: INK, lines: [[2, 0, 2, 8], [6, 0, 6, 8]] }, // upright lines
   zero: { ground: ZERO, ink: INK, dots: [[2, 2], [6, 6]] },
   apart: { ground: APART, ink: "rgb(0 0 0 / 38%)", lines: [[0, 4, 5, 4]] }, // dashes
+  fromZero: { ground: FROM_ZERO, ink: "rgb(0 0 0 / 45%)", lines: [[1, 4, 6, 4], [3.5, 1.5, 3.5, 6.5]] }, // plus signs
   // Not measured, for each kind of reason (see gaps.js).
   gap: { ground: null, ink: "hatch", lines: [[-2, 2, 2, -2], [0, 8, 8, 0], [6, 10, 10, 6]] }, // slanted lines
   frozen: { ground: null, ink: "hatch", lines: [[0, 2, 8, 2], [0, 6, 8, 6]] }, // level lines
