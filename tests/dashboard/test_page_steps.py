@@ -176,6 +176,8 @@ def test_steps_are_played_with_colours_by_module_beside_the_usual_range(browser,
         found = colors_of(page, "lightningHooks.views.step.canvas")
         assert found["31,79,209"] > found["179,84,30"] > 1000  # three bars of one kind, one of the other
         assert "usual range 0 to 0.7 (below 0.7: AutoTrainer" in page.locator(".usual").inner_text()
+        page.keyboard.press("End")
+        assert page.locator(".bar-readout").first.inner_text().startswith("net.0.weight: 0.1")  # the last layer comes first
         page.keyboard.press(",")
         page.wait_for_selector("h2:has-text('at step 9')")
         page.keyboard.press(".")

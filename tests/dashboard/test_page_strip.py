@@ -168,7 +168,7 @@ def test_runs_that_are_compared_have_a_curve_each(browser, url):
         drawn(page)
         page.wait_for_selector(".strip-readout >> text=b 3")
         assert readout(page).endswith("a 1; step 1,999: b 3") or "a 1" in readout(page)
-        assert page.locator(".strip-tools .keys").first.locator("span").all_inner_texts() == ["a", "b"]
+        assert page.locator(".strip-keys .keys").first.locator("span").all_inner_texts() == ["a", "b"]
         plots = page.locator(".strip-plot").all()
         assert len(plots) == 2
         page.mouse.move(*place(page, NAMES[0], 1000, panel=1))

@@ -85,8 +85,7 @@ function showView(app, key) {
 function viewUses(app, event) {
   const { key } = event;
   const target = elementOf(event);
-  if (target.closest("[role=application], [role=slider]")) return false;
   const isOfElement = key.startsWith("Arrow") || ["Home", "End", "PageUp", "PageDown", "Enter", " "].includes(key);
-  if (isOfElement && target.closest("select, input, button, summary, a, [role=tab]")) return false;
+  if (isOfElement && target.closest("select, input, button, summary, a, [role=tab], [role=application], [role=slider]")) return false;
   return app.views[app.state.view].pressed?.(event) ?? false;
 }

@@ -74,13 +74,16 @@ export class StepView {
       point(event); // on a touch screen no move event comes before the click
       this.open();
     });
-    this.canvas.addEventListener("keydown", (event) => {
-      const move = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
-      if (event.key === "Enter") this.open();
-      if (!move) return;
-      event.preventDefault();
-      this.select(clamp((this.selected ?? -1) + move, 0, this.bars.length - 1));
-    });
+    this.canvas.addEventListener("keydown", (event) => this.keyPressed(event));
+  }
+
+  keyPressed(event) {
+    const move = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+    if (event.key === "Enter") this.open();
+    if (!move) return;
+    event.preventDefault();
+    this.canvas.focus({ preventScroll: true }); // so that Enter opens the bar
+    this.select(clamp((this.selected ?? -1) + move, 0, this.bars.length - 1));
   }
 
   /** Show the step at an index of the table, and resolve when it is drawn. */
@@ -92,9 +95,11 @@ export class StepView {
   }
 
   /** Use a key while no other element uses it. */
-  pressed({ key }) {
+  pressed(event) {
+    const { key } = event;
     const by = { ",": -1, ".": 1 }[key];
-    if (key === "k") this.player.toggle();
+    if (["ArrowLeft", "ArrowRight", "Home", "End"].includes(key)) this.keyPressed(event);
+    else if (key === "k") this.player.toggle();
     else if (by && this.steps) this.showStep(Number(this.slider.value) + by);
     else return false;
     return true;

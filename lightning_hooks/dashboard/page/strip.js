@@ -32,13 +32,13 @@ export class Strip {
     this.log = h("input", { type: "checkbox", onchange: () => state.set({ curve_log: this.log.checked ? "1" : "0" }) });
     this.logLabel = h("label", { class: "check" }, this.log, "log scale");
     this.all = h("button", { onclick: () => state.set({ from: "", to: "" }) }, "all steps");
-    this.keys = h("span", {});
+    this.keys = h("span", { class: "strip-keys" });
     this.readout = h("output", { class: "strip-readout" });
     const help = helpButton(app, () => this.tag.slice(Math.max(this.tag.lastIndexOf("run/"), 0)), "What does this curve mean?");
     const smoothing = h("label", { class: "strip-choice" }, "Smoothing", this.smooth);
-    const tools = h("div", { class: "strip-tools" }, this.field.element, help, this.second.element, smoothing, this.logLabel, this.all, this.keys);
+    const tools = h("div", { class: "strip-tools" }, this.field.element, help, this.second.element, smoothing, this.logLabel, this.all);
     this.columns = h("div", { class: "strip-columns" });
-    this.element = h("section", { class: "strip", "aria-label": "Curve over steps", hidden: true }, tools, this.readout, this.columns);
+    this.element = h("section", { class: "strip", "aria-label": "Curve over steps", hidden: true }, tools, h("div", { class: "strip-said" }, this.readout, this.keys), this.columns);
     crosshair.followers.add((step) => this.follow(step));
     this.redraw = onceAFrame(() => this.draw());
     new ResizeObserver(() => this.redraw()).observe(this.columns);
