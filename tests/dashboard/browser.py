@@ -138,3 +138,22 @@ def place(page, name, step, panel=0):
       }""",
         [name, step, panel],
     )
+
+
+# Keep every text that is drawn on a canvas from now on.
+KEEP_TEXTS = """() => {
+  window.written = [];
+  const { fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+    window.written.push(text);
+    fillText.call(this, text, ...where);
+  };
+}"""
+
+
+def texts_of_the_picture(page):
+    """Save the picture of the heat maps: the texts in it."""
+    page.evaluate(KEEP_TEXTS)
+    with page.expect_download():
+        page.get_by_role("button", name="Save the picture").click()
+    return page.evaluate("() => window.written")

@@ -4,7 +4,7 @@ import pytest
 
 from lightning_hooks.dashboard.report import write_report
 
-from .browser import colors, drawn, needs_browser, opened, place, serving
+from .browser import colors, drawn, needs_browser, opened, place, serving, texts_of_the_picture
 from .runs import NAMES, write_about, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -49,6 +49,8 @@ def test_rows_far_apart_have_the_colours_of_their_own_median_and_the_legend_says
         assert colors(page)[MIDDLE] > 10_000  # half of the cells of every row
         page.mouse.move(*place(page, BLOCKS[40], 5))
         assert "0.5 times the median of the row, 1.40e6" in page.locator(".tip").inner_text()
+        written = texts_of_the_picture(page)
+        assert any(text.endswith("; median of a row, beside the cells: 2 to 8.37e8") for text in written), written
         page.get_by_role("button", name="One scale for all rows").click()
         page.wait_for_function("() => !lightningHooks.views.map.coloring.isOwn")
         assert "level=one" in page.url and page.get_by_label("Colours by").input_value() == "one"

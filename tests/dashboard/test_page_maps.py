@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from .browser import colors, drawn, needs_browser, opened, place, serving
+from .browser import colors, drawn, needs_browser, opened, place, serving, texts_of_the_picture
 from .runs import NAMES, STATS, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -16,24 +16,7 @@ AROUND = """([x, y]) => {
   const { data } = canvas.getContext("2d").getImageData(x - box.left - 5, y - box.top - 5, 10, 10);
   return [...new Set(Array.from({ length: 100 }, (_, i) => data.slice(4 * i, 4 * i + 3).join(",")))];
 }"""
-# Keep every text that is drawn on a canvas from now on.
-KEEP_TEXTS = """() => {
-  window.written = [];
-  const { fillText } = CanvasRenderingContext2D.prototype;
-  CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
-    window.written.push(text);
-    fillText.call(this, text, ...where);
-  };
-}"""
 LONG = [f"encoder.blocks.layer{i}.weight" for i in range(120)]
-
-
-def texts_of_the_picture(page):
-    """Save the picture of the heat maps: the texts in it."""
-    page.evaluate(KEEP_TEXTS)
-    with page.expect_download():
-        page.get_by_role("button", name="Save the picture").click()
-    return page.evaluate("() => window.written")
 
 
 @pytest.fixture(scope="module")

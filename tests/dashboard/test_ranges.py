@@ -13,9 +13,9 @@ from lightning_hooks.dashboard.site import Site
 from lightning_hooks.health.rules.dead import DeadUnits
 from lightning_hooks.health.rules.updates import UpdateTooLarge
 
-from .browser import colors, drawn, needs_browser, opened, place, serving
+from .browser import colors, drawn, needs_browser, opened, place, serving, texts_of_the_picture
 from .runs import NAMES, write_run
-from .test_page_maps import AROUND, texts_of_the_picture
+from .test_page_maps import AROUND
 
 USUAL = "15,157,118"  # the colour inside of a range
 # How many pixels of the first chart are tinted by the band: greenish, and nearly transparent.

@@ -1,18 +1,34 @@
 // Exports the heat maps as a picture and as a table.
 
-import { color, h } from "./dom.js";
+import { nameOf } from "./controls.js";
+import { color, download, h } from "./dom.js";
 import { markKeys } from "./legend.js";
+import { stepsText } from "./steps.js";
 import { texture } from "./textures.js";
 
 const MARGIN = 12;
 const LINE = 22;
 const FONT = "system-ui, sans-serif";
 
+/** Save the panels of the state of the page as a picture. */
+export async function savePicture(panels, state, legend) {
+  const { rows, from, to } = panels[0].model;
+  // If there are several panels, each has the name of its run above it, so leave the name out of the title.
+  const title = `${state.others.length ? "" : `${nameOf(state.run)}: `}${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
+  download(`${state.tensor}_${state.stat}.png`, await pictureOf(panels, title, legend));
+}
+
+/** Save what is visible of the panels as a table. */
+export function saveTable(panels, state) {
+  download(`${state.tensor}_${state.stat}.csv`, new Blob([tableOfCells(panels)], { type: "text/csv" }));
+}
+
 /** Draw the panels below one another with their titles, and the legend (the element that drawLegend filled). Resolves to a PNG. */
-export function pictureOf(panels, title, legend) {
+function pictureOf(panels, title, legend) {
   const ratio = window.devicePixelRatio || 1;
   const [meaning, beyond] = [".legend-title", ".beyond"].map((name) => legend.querySelector(name)?.textContent ?? "");
-  const explained = beyond ? `${meaning}; ${beyond}` : meaning;
+  const levels = legend.querySelector(".level-key")?.textContent.replace(/ {2,}/, " to ");
+  const explained = [meaning, beyond, levels].filter(Boolean).join("; ");
   const measure = (text, font) => {
     const pen = document.createElement("canvas").getContext("2d");
     pen.font = `${font} ${FONT}`;
@@ -74,7 +90,7 @@ export function pictureOf(panels, title, legend) {
 }
 
 /** The cells in sight of all panels as comma-separated values. */
-export function tableOfCells(panels) {
+function tableOfCells(panels) {
   const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
   const lines = panels.flatMap((panel) => panel.visible().map(([name, ...numbers]) => [quoted(panel.model.run), quoted(name), ...numbers].join(",")));
   return ["run,name,first_step,last_step,least,greatest,nan,infinite", ...lines, ""].join("\n");

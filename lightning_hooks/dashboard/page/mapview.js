@@ -3,8 +3,8 @@
 import { coloringOf, useColoring } from "./coloring.js";
 import { nameOf } from "./controls.js";
 import { Crosshair, followOnMap } from "./crosshair.js";
-import { download, h, onceAFrame } from "./dom.js";
-import { pictureOf, tableOfCells } from "./export.js";
+import { h, onceAFrame } from "./dom.js";
+import { savePicture, saveTable } from "./export.js";
 import { forgottenText } from "./gaps.js";
 import { HeatMap } from "./heatmap.js";
 import { drawLegend } from "./legend.js";
@@ -13,7 +13,6 @@ import { widestLabel } from "./maplabels.js";
 import { MapModels } from "./mapmodels.js";
 import { makeTools } from "./maptools.js";
 import { foldingOf, foldingText } from "./rows.js";
-import { stepsText } from "./steps.js";
 import { Strip } from "./strip.js";
 import { referenceKeys, usualKeys } from "./usualmap.js";
 
@@ -35,8 +34,8 @@ export class MapView {
     this.tools = makeTools(app, {
       zoom: (factor) => this.panels[0]?.zoom(factor),
       pan: (share) => this.panels[0]?.pan(share),
-      savePicture: () => this.savePicture(),
-      saveTable: () => this.saveTable(),
+      savePicture: () => savePicture(this.panels, app.state, this.legend),
+      saveTable: () => saveTable(this.panels, app.state),
     });
     this.crosshair = new Crosshair();
     this.strip = new Strip(app, this.crosshair, (finding) => this.showFinding(finding));
@@ -289,19 +288,5 @@ export class MapView {
       ...(row === null ? [] : [link("This row", { view: "row", row: name })]),
       ...(step === null ? [] : [link("This step", { view: "step", step })]),
     );
-  }
-
-  async savePicture() {
-    const { state } = this.app;
-    const { rows, from, to } = this.panels[0].model;
-    // If there are several panels, each has the name of its run above it, so leave the name out of the title.
-    const title = `${state.others.length ? "" : `${nameOf(state.run)}: `}${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
-    const blob = await pictureOf(this.panels, title, this.legend);
-    download(`${state.tensor}_${state.stat}.png`, blob);
-  }
-
-  saveTable() {
-    const { state } = this.app;
-    download(`${state.tensor}_${state.stat}.csv`, new Blob([tableOfCells(this.panels)], { type: "text/csv" }));
   }
 }
