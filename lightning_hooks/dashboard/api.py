@@ -3,6 +3,8 @@
 | route | arguments | answer |
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
+| `health` | | how healthy each run is, by its name, as `Runs.health` returns it |
+| `glimpse` | run | a small curve of its loss, its last step and its rate, as `RunList.glimpse` returns them |
 | `run` | run | tensors and statistics of the run, steps, scalars, histograms, findings, problems, … (see `_run`) |
 | `rows` | run, tensor, stat | `nodes`, their `key`, `steps`, `unit`, `exact` (parts merge exactly), `positive` (has ratios) |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
@@ -85,6 +87,8 @@ class Api:
         self._trees: WeakKeyDictionary[RunSource, dict[tuple[str, str], tuple[int, str, list[Node]]]] = WeakKeyDictionary()
         self._routes: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "runs": lambda _: {"runs": self._runs.names()},
+            "health": lambda _: self._runs.health(),
+            "glimpse": self._glimpse,
             "run": self._run,
             "rows": self._rows,
             "tile": self._tile,
@@ -99,10 +103,12 @@ class Api:
         }
 
     def prepare(self) -> None:
-        """Open the run that the page shows if its address names none: the one that was modified last."""
+        """Read what the page shows if its address names nothing: the only run, or of several runs how healthy each is."""
         shown = [run for run in self._runs.names() if run["shown"]]
-        if shown:
-            self._runs.open(max(shown, key=lambda run: run["modified"])["name"])
+        if len(shown) == 1:
+            self._runs.open(shown[0]["name"])
+        elif shown:
+            self._runs.health()
 
     def __call__(self, route: str, args: Mapping[str, str]) -> Answer:
         """Answer a request. An invalid request gets a status of 4xx and a message."""
@@ -162,6 +168,12 @@ class Api:
             "doctor": None if run.place is None else f"lightning-hooks doctor {shlex.quote(run.place)}",
             "problems": run.problems(),
         }
+
+    def _glimpse(self, args: Mapping[str, str]) -> Any:
+        found = self._runs.glimpse(_text(args, "run"))
+        if found is None:
+            raise NotFound(f"there is no run {args['run']!r}")
+        return found
 
     def _record(self, args: Mapping[str, str]) -> Any:
         run, name = self._open(args), _text(args, "record")

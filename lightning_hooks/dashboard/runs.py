@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.provider_run import ProviderRun
 from lightning_hooks.dashboard.records import record_files
+from lightning_hooks.dashboard.run_list import RunList
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.tensorboard.run_files import PATTERN, event_files
 from lightning_hooks.tensorboard.tags import PLUGIN, TABLE
@@ -56,6 +57,12 @@ class Runs(Protocol):
     def open(self, name: str) -> RunSource | None:
         """The run of this name, refreshed; None if there is no such run."""
 
+    def health(self) -> dict[str, dict[str, Any] | None]:
+        """How healthy each run is, by its name (see `health_of`); None where only the opened run tells."""
+
+    def glimpse(self, name: str) -> dict[str, Any] | None:
+        """What the list of runs shows of a run beside its health (see `RunList.glimpse`); None if there is no such run."""
+
 
 class LocalRuns:
     """The runs below a local folder.
@@ -73,6 +80,7 @@ class LocalRuns:
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._open: dict[str, LocalRun] = {}
+        self._list_of = RunList()
         # For each file its first bytes, and the offset from which it is searched for marks next.
         self._searched: dict[Path, tuple[bytes, int]] = {}
         self._bytes_left = 0  # how much of `_SEARCHED` the current listing may still read
@@ -99,6 +107,16 @@ class LocalRuns:
                 self._refreshed_at = time.monotonic()
             return run
 
+    def health(self) -> dict[str, dict[str, Any] | None]:
+        with self._lock:
+            self._list()
+            return {name: self._list_of.health(path) for name, path in self._paths.items()}
+
+    def glimpse(self, name: str) -> dict[str, Any] | None:
+        with self._lock:
+            self._list()
+            return self._list_of.glimpse(self._paths[name]) if name in self._paths else None
+
     def _list(self) -> None:
         if time.monotonic() - self._listed_at < _REFRESH:
             return
@@ -106,6 +124,7 @@ class LocalRuns:
         folders = [self._logdir] if self._logdir.is_file() else sorted(found)
         self._paths = {path.relative_to(self._logdir).as_posix(): path for path in folders}
         self._open = {name: run for name, run in self._open.items() if name in self._paths}
+        self._list_of.keep({*folders})
         self._listed_at = time.monotonic()
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
@@ -209,6 +228,13 @@ class ProviderRuns:
                 return run
             self._open[experiment, name] = time.monotonic(), run
             return run
+
+    def health(self) -> dict[str, dict[str, Any] | None]:
+        return {each["name"]: None for each in self.names()}
+
+    def glimpse(self, name: str) -> dict[str, Any] | None:
+        # A glimpse reads files. Where there are none, the page opens a run to show more than its name and its date.
+        return {} if any(each["name"] == name for each in self.names()) else None
 
 
 def _arguments() -> dict[str, Any]:

@@ -207,7 +207,7 @@ def test_only_so_many_cells_are_kept(browser, url):
 
 def test_only_the_address_of_tensorboard_is_written_to(browser, url):
     with opened(browser, f"{url}#run=a") as page:
-        page.evaluate("(src) => document.body.append(Object.assign(document.createElement('iframe'), { src }))", url)
+        page.evaluate("(src) => document.body.append(Object.assign(document.createElement('iframe'), { src }))", f"{url}#run=a")
         page.wait_for_selector("iframe")
         frame = page.frames[1]
         frame.wait_for_selector(".card")

@@ -145,14 +145,15 @@ def test_the_modules_of_the_page_are_served_as_one(client):
     assert not re.search("^import .* from ", text, re.MULTILINE)
 
 
-def test_a_run_is_indexed_while_the_browser_loads_the_page(logdir, monkeypatch):
-    os.utime(next((logdir / "a" / "version_0").glob("events*")), (1e9, 1e9))
-    opened = []
-    monkeypatch.setattr(LocalRuns, "open", lambda self, name: opened.append(name))
-    client = Client(Site(Api(LocalRuns(logdir))))
+@pytest.mark.parametrize(("folder", "read"), [("b", ["open ."]), ("", ["health"])])
+def test_the_first_screen_is_read_while_the_browser_loads_the_page(logdir, monkeypatch, folder, read):
+    begun = []
+    monkeypatch.setattr(LocalRuns, "open", lambda self, name: begun.append(f"open {name}"))
+    monkeypatch.setattr(LocalRuns, "health", lambda self: begun.append("health"))
+    client = Client(Site(Api(LocalRuns(logdir / folder))))
     assert client.get("/").status_code == 200
     client.get("/data/runs")  # is answered by the same thread, afterwards
-    assert opened == ["b"]
+    assert begun == read
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_invalid_ranges_are_refused(client, wrong, message):
         ("histograms", {"run": "b", "tags": "0"}, 404, "there are no histograms in run 'b'"),
         ("histograms", {"run": "a/version_0", "tags": "1,0"}, 400, "tags: '0' is not a range after the one before"),
         ("histograms", {"run": "a/version_0", "tags": "0", "steps": "1001"}, 400, "steps: '1001' is not a whole number from 1"),
-        ("nothing", {}, 404, "there is no 'nothing'; there are runs, run, rows"),
+        ("nothing", {}, 404, "there is no 'nothing'; there are runs, health, glimpse, run, rows"),
     ],
 )
 def test_what_is_not_there_is_said(client, route, args, status, message):

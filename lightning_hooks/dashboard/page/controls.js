@@ -4,7 +4,7 @@ import { choice, h } from "./dom.js";
 import { statOptions, tensorOptions } from "./titles.js";
 import { nearest } from "./worst.js";
 
-export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"], ["sheet", "Histograms"], ["record", "Flight record"]];
+export const VIEWS = [["runs", "Runs"], ["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"], ["sheet", "Histograms"], ["record", "Flight record"]];
 export const MOST_OTHERS = 3; // runs to compare with
 export const PANEL = "panel"; // the id of the element that shows a view
 

@@ -33,11 +33,6 @@ export function table(heads, lines) {
   return h("div", { class: "table-holder" }, h("table", {}, named, h("tbody", {}, ...lines.map((line) => h("tr", {}, ...line.map(cell))))));
 }
 
-/** Grey bars in place of what is still loading. */
-export function skeleton() {
-  return h("div", { class: "skeleton", "aria-hidden": "true" }, ...Array.from({ length: 7 }, () => h("div", {})));
-}
-
 /** Save a blob as a file. */
 export function download(name, blob) {
   const link = h("a", { href: URL.createObjectURL(blob), download: name });

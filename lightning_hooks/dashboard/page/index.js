@@ -1,7 +1,7 @@
 // Builds the page and keeps it up to date. The page is the same in TensorBoard, `lightning-hooks view`, a report and a notebook.
 
 import { MOST_OTHERS, PANEL, fillControls, makeTabs, markTab } from "./controls.js";
-import { clamp, h, skeleton } from "./dom.js";
+import { clamp, h } from "./dom.js";
 import { followTheme } from "./host.js";
 import { keysDialog, listenToKeys } from "./keys.js";
 import { Loaded } from "./loaded.js";
@@ -10,7 +10,9 @@ import { OverviewView } from "./overview.js";
 import { Picker } from "./picker.js";
 import { RecordView } from "./recordview.js";
 import { RowView } from "./rowview.js";
+import { RunListView } from "./runlist.js";
 import { SheetView } from "./sheet.js";
+import { skeleton } from "./skeleton.js";
 import { ServerSource } from "./source.js";
 import { State } from "./state.js";
 import { StepView } from "./stepview.js";
@@ -49,6 +51,7 @@ class App {
       this.update();
     });
     this.views = {
+      runs: new RunListView(this),
       overview: new OverviewView(this),
       map: new MapView(this),
       row: new RowView(this),
@@ -77,7 +80,11 @@ class App {
 
   async start() {
     await this.guard(() => this.loaded.list());
-    if (this.loaded.runs) await this.choose();
+    if (this.loaded.runs) {
+      // The first screen of a folder with several runs is their list. A folder with one run opens it at once.
+      if (!this.state.run && !this.state.names("view") && this.offers("runs")) this.state.settle({ view: "runs" });
+      await this.update();
+    }
     if (this.source.isLive) setInterval(() => document.hidden || this.poll(), POLL);
   }
 
@@ -143,7 +150,7 @@ class App {
 
   async chooseFor(isCurrent) {
     const { state, loaded } = this;
-    const shown = loaded.runs.filter((run) => run.shown);
+    const shown = loaded.shown();
     if (!loaded.runs.length) return this.empty("There is no event file in this log directory yet.");
     if (!shown.length) {
       return this.empty(`No run here has a table of lightning_hooks. ${ADVICE}`);
@@ -231,6 +238,10 @@ class App {
     const { state, loaded } = this;
     try {
       let changed = await loaded.list();
+      if (state.view === "runs") {
+        if (!this.pending) await this.update();
+        return true;
+      }
       if (!this.meta || !loaded.runs.some((run) => run.name === state.run)) {
         await this.choose();
         return true;
@@ -253,10 +264,21 @@ class App {
     }
   }
 
+  /** Show the list of runs, which needs no run to be loaded. */
+  async showRuns() {
+    const { runs } = this.views;
+    this.markTab();
+    delete this.controls.dataset.filledFor;
+    this.controls.replaceChildren();
+    if (this.panel.firstChild !== runs.element) this.panel.replaceChildren(runs.element);
+    await this.guard((isCurrent) => runs.update(isCurrent));
+  }
+
   /** Show the view that the address describes. */
   async update() {
     const { state, loaded } = this;
     if (!loaded.runs) return;
+    if (state.view === "runs" && this.offers("runs")) return this.showRuns();
     const isListed = (name) => loaded.runs.some((run) => run.name === name);
     if (!this.meta || (this.meta.tensors.length && !loaded.has(state.run, state.tensor, state.stat)) || !state.others.every(isListed)) return this.choose();
     await this.guard(async (isCurrent) => {

@@ -8,7 +8,7 @@ const HELP_KEY = "?";
 // The keys and what they do, for the list that `?` shows.
 const KEY_LIST = [
   ["Everywhere", [
-    [["1", "…", String(VIEWS.length)], "show a view"],
+    [["1", "…", String(VIEWS.length - 1)], "show a view"],
     [["n", "p"], "the next run, the one before"],
     [[PICKER_KEY], "find a row"],
     [[HELP_KEY], "show these keys"],
@@ -75,7 +75,7 @@ export function listenToKeys(app, dialog) {
 }
 
 function showView(app, key) {
-  const [view] = VIEWS[Number(key) - 1] ?? [];
+  const [view] = VIEWS[Number(key)] ?? []; // The list of runs has no digit.
   if (!view || !app.offers(view)) return false;
   app.state.set({ view });
   return true;

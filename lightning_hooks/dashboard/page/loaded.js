@@ -22,6 +22,16 @@ export class Loaded {
     return listed() !== before;
   }
 
+  /** The runs of which the page can show something. */
+  shown() {
+    return this.runs?.filter((run) => run.shown) ?? [];
+  }
+
+  /** How healthy each run is, by its name; empty in a report, which holds one run. */
+  async health() {
+    return this.source.isLive ? this.source.ask("health") : {};
+  }
+
   /** The answer to `run` (see api.py); undefined if the run has not been requested. */
   meta(run) {
     return this.entries.get(run)?.meta;

@@ -10,7 +10,8 @@ const SHAPES = {
   record: ["M8 1a7 7 0 1 1 0 14A7 7 0 0 1 8 1z", "M8 5.4a2.6 2.6 0 1 1 0 5.2a2.6 2.6 0 0 1 0-5.2z"], // a circle with a ring, for a flight record
   unknown: ["M8 1l7 7-7 7-7-7z", "M5.4 8h.4M7.8 8h.4M10.2 8h.4"], // a diamond with dots
 };
-const RANKS = ["fine", "unknown", "info", "warning", "critical"];
+/** The severities, the worst last. */
+export const RANKS = ["fine", "unknown", "info", "warning", "critical"];
 const SYNONYMS = { error: "critical", fatal: "critical" };
 
 /** The severity of a finding, one of the names of shapes. Other packages may write other words into a file of findings. */

@@ -35,10 +35,22 @@ const DEFAULTS = {
   sheet: "", // "layers": the histograms of all rows at one step, "steps": a map over steps for each row; empty: as suits their number
   record: "", // the flight record, by the name of its folder; empty: the first one
   fit: "", // "0": rows are as high as text, and scroll; otherwise all rows fit into the window
+  order: "health", // the column by which the list of runs is sorted; with a minus the other way round
+  find: "", // the text by which the list of runs is filtered
 };
 
 // The valid values of some fields. Other values in an address are ignored.
-const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], change: ["", "linear"], scale: SCALES, map: MAPS, level: LEVELS.map(([level]) => level), smooth: ["0", "1", "2", "3"], sheet: ["", "layers", "steps"] };
+const CHOICES = {
+  view: VIEWS.map(([view]) => view),
+  mode: ["beside", "difference"],
+  change: ["", "linear"],
+  scale: SCALES,
+  map: MAPS,
+  level: LEVELS.map(([level]) => level),
+  smooth: ["0", "1", "2", "3"],
+  sheet: ["", "layers", "steps"],
+  order: ["health", "name", "loss", "steps", "rate", "date"].flatMap((each) => [each, `-${each}`]),
+};
 
 export class State {
   constructor(changed) {
@@ -87,6 +99,7 @@ export class State {
   read() {
     const text = outer() === window ? location.hash.slice(1) : inner(outer().location.hash);
     const params = new URLSearchParams(text);
+    this.names = (field) => params.has(field); // whether the address, as it was read last, names a field
     for (const [name, value] of Object.entries(DEFAULTS)) {
       const given = params.get(name) ?? value;
       this[name] = CHOICES[name]?.includes(given) === false ? value : given;
