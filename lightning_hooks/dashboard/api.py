@@ -16,6 +16,7 @@
 | `scalar` | the same, `first`, `last` | the same, of the steps from `first` to `last` and their neighbours |
 | `histograms` | run, tags (ranges of indices into the run's `histograms`), steps | one `packed_histograms` for each tag |
 | `overview` | run | the global scalars, and the rows that are not finite |
+| `vitals` | run | the numbers and the rows to look at in a healthy run, see `vitals.py` |
 | `record` | run, record (the name of its folder) | a flight record, as `records.whole` returns it |
 | `statistics` | | the explanation of each statistic |
 | `ranges` | | the usual ranges of statistics, with their sources |
@@ -49,6 +50,7 @@ from lightning_hooks.dashboard.sheets import packed_histograms
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import difference, progressions, tile, unit_of
 from lightning_hooks.dashboard.tree import Node, tree
+from lightning_hooks.dashboard.vitals import vitals
 
 MAX_CELLS: Final = 1 << 22
 """The most cells of one answer, 14 bytes each."""
@@ -97,6 +99,7 @@ class Api:
             "scalar": self._scalar,
             "histograms": self._histograms,
             "overview": lambda args: overview(self._open(args)),
+            "vitals": lambda args: vitals(self._open(args)),
             "record": self._record,
             "statistics": lambda _: EXPLANATIONS,
             "ranges": lambda _: encode(USUAL_RANGES),

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lightning_hooks.dashboard.facts import json_object
 from lightning_hooks.errors import RuleError
+from lightning_hooks.health.accepting import patterns_of
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import standing
 
@@ -118,6 +119,7 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
         "next_steps": list(finding.next_steps),
         "evidence": [{"row": symptom.row, "step": symptom.step, "text": symptom.text} for symptom in finding.evidence[:_MOST]],
         "source": finding.source,
+        "accept": patterns_of(finding.rule, finding.rows),
         "step": finding.first_step,
         "over": finding.is_over,
         "rows": [*finding.rows],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -89,6 +90,10 @@ class LocalRun(LocalTables):
                 points = self._index.points(tag)
                 return json_object(strings(self._index.payload(points, len(points.steps) - 1)) if len(points.steps) else [])
         return {}
+
+    def times(self) -> tuple[float, float] | None:
+        known = [each for file in self._index.files for each in file.wall_times if math.isfinite(each) and each > 0]
+        return (min(known), max(known)) if known else None
 
     @property
     def place(self) -> str | None:

@@ -9,17 +9,19 @@ import numpy as np
 
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.modes import mode_changes
+from lightning_hooks.dashboard.run_head import run_head
 from lightning_hooks.dashboard.source import CHUNK, RunSource
 
 
 def overview(run: RunSource) -> Mapping[str, Any]:
-    """The tags of global scalars (`run`) and of reports of `transforms`, `nonfinite` rows, and `modes`."""
+    """The tags of global scalars (`run`) and of reports of `transforms`, `nonfinite` rows, `modes`, and the `head`."""
     tags = run.scalar_tags()
     return {
         "run": [tag for tag in tags if _is_global(tag)],
         "transforms": [tag for tag in tags if "transform_" in tag],
         "nonfinite": _nonfinite(run),
         "modes": _modes(run),
+        "head": run_head(run),
     }
 
 

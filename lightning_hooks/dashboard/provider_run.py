@@ -183,6 +183,9 @@ class ProviderRun(Tables):
             self._summary = json_object([text for data in data_of.values() for text in _names(data)])
         return self._summary
 
+    def times(self) -> tuple[float, float] | None:
+        return None  # a provider tells the time of the last event only
+
     @property
     def place(self) -> str | None:
         return None

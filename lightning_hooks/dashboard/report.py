@@ -187,6 +187,7 @@ def _answers(api: Api, source: RunSource, name: str, room: int) -> dict[str, Any
             "left_out": len(meta["histograms"]) - len(drawn),
         },
         "overview": overview,
+        "vitals": ask("vitals"),
         "records": {each["name"]: ask("record", record=each["name"]) for each in meta["records"]},
         "statistics": ask("statistics"),
         "ranges": ask("ranges"),

@@ -82,6 +82,12 @@ class RunSource(Protocol):
     def records(self) -> Mapping[str, FlightRecord]:
         """The flight records of the run by the names of their folders, in the order in which they were written."""
 
+    def ranks(self) -> int:
+        """The number of processes that trained."""
+
+    def times(self) -> tuple[float, float] | None:
+        """The times of the first and the last event in seconds since 1970; None if they are not known."""
+
     @property
     def place(self) -> str | None:
         """The path of the run for a command on this machine; None if the run is not on it."""

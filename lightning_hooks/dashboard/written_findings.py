@@ -1,4 +1,4 @@
-"""Reads what a `HealthMonitor` wrote beside the event files of a run. It reads no event file, so it is fast enough for a list."""
+"""Reads what a `HealthMonitor` wrote beside the event files of a run, and no event file: fast enough for a list of runs."""
 
 from __future__ import annotations
 

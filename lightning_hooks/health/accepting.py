@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.health.finding import fingerprint_of
 from lightning_hooks.rules.fields import as_patterns
 
 File = Mapping[str, str | os.PathLike[str]]
@@ -20,6 +21,7 @@ jsonargparse tries the types in this order. A path takes any value as its text, 
 """
 
 
+_NAMED: Final = 3  # the most rows that patterns accept by their names
 FILE_HINT: Final = "a file of patterns is Path({0!r}), in YAML {{file: {0}}}"
 
 
@@ -74,6 +76,20 @@ def is_accepted(patterns: Iterable[str], rule: str, row: str) -> bool:
     """
     names = (rule, f"{rule}/{row}")
     return any(_glob(pattern, name) for pattern in patterns for name in names)
+
+
+def patterns_of(rule: str, rows: Sequence[str]) -> list[str]:
+    """The patterns that accept a finding: its rows by their names, and more than three rows by what they have in common.
+
+    Example:
+        >>> patterns_of("DeadUnits", ["fc", "head"]), patterns_of("LossSpike", [""])
+        (['DeadUnits/fc', 'DeadUnits/head'], ['LossSpike'])
+        >>> patterns_of("DeadUnits", [f"encoder.{i}" for i in range(8)])
+        ['DeadUnits/encoder.*']
+    """
+    if len(rows) > _NAMED:
+        return [fingerprint_of(rule, rows)]
+    return [f"{rule}/{row}" if row else rule for row in rows]
 
 
 def refuse_unknown_rules(patterns: Iterable[str], rules: Sequence[str], where: str = "accept") -> None:

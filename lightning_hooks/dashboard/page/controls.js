@@ -1,5 +1,6 @@
 // The header of the page: the tabs of the views, the selects for runs and for a table, and the explanations of statistics.
 
+import { question } from "./disclosure.js";
 import { choice, h } from "./dom.js";
 import { statOptions, tensorOptions } from "./titles.js";
 import { nearest } from "./worst.js";
@@ -91,27 +92,11 @@ export function nameOf(run) {
 
 /** A button with a question mark that explains a statistic. `which` is called at each click and returns the statistic. */
 export function helpButton(app, which, label = "What does this statistic mean?") {
-  const panel = h("div", { class: "help", hidden: true, role: "note" });
-  const button = h("button", { class: "question", "aria-label": label, "aria-expanded": "false" }, "?");
-  button.addEventListener("click", () => {
-    panel.hidden = !panel.hidden;
-    button.setAttribute("aria-expanded", String(!panel.hidden));
-    panel.style.translate = "";
+  return question(label, () => {
     const stat = which();
     const explanation = app.loaded.statistics?.[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
-    panel.replaceChildren(
-      h("strong", {}, stat), // the name in rules and tags
-      ...(explanation
-        ? [["What it is", explanation.what], ["What is usual", explanation.usual], ["What to do", explanation.do]].map(([title, text]) =>
-            h("p", {}, h("em", {}, `${title}: `), text),
-          )
-        : [h("p", {}, "A statistic of your own.")]),
-    );
-    // Move the panel so that all of it is inside the window.
-    const { left, right } = panel.getBoundingClientRect();
-    const room = document.documentElement.clientWidth - 8;
-    panel.style.translate = `${left < 8 ? 8 - left : Math.min(room - right, 0)}px`;
+    if (!explanation) return [h("strong", {}, stat), h("p", {}, "A statistic of your own.")];
+    const parts = [["What it is", explanation.what], ["What is usual", explanation.usual], ["What to do", explanation.do]];
+    return [h("strong", {}, stat), ...parts.map(([title, text]) => h("p", {}, h("em", {}, `${title}: `), text))];
   });
-  button.addEventListener("keydown", (event) => event.key === "Escape" && !panel.hidden && button.click());
-  return h("span", { class: "help-holder" }, button, panel);
 }

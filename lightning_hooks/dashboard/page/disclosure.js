@@ -15,6 +15,27 @@ export function disclosure(label, text, title = text) {
   return [button, more];
 }
 
+/**
+ * A question mark that shows and hides a panel; Escape hides it too. `fill` is called when the panel is shown, and returns what stands in it.
+ */
+export function question(label, fill) {
+  const panel = h("span", { class: "help", hidden: true, role: "note" });
+  const toggle = () => {
+    panel.hidden = !panel.hidden;
+    button.setAttribute("aria-expanded", String(!panel.hidden));
+    panel.style.translate = "";
+    if (panel.hidden) return;
+    panel.replaceChildren(...fill());
+    // Move the panel so that all of it is inside the window.
+    const { left, right } = panel.getBoundingClientRect();
+    const room = document.documentElement.clientWidth - 8;
+    panel.style.translate = `${left < 8 ? 8 - left : Math.min(room - right, 0)}px`;
+  };
+  const button = h("button", { class: "question", "aria-label": label, "aria-expanded": "false", onclick: toggle }, "?");
+  button.addEventListener("keydown", (event) => event.key === "Escape" && !panel.hidden && toggle());
+  return h("span", { class: "help-holder" }, button, panel);
+}
+
 /** The name of a row among others. The row without a name is the loss. */
 const named = (row) => row || "the loss";
 

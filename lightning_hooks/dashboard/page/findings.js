@@ -1,11 +1,11 @@
 // The findings of health rules as cards: what is wrong, what to try, the curve that shows it, and the evidence behind it.
 
-import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, placeOf } from "./curve.js";
-import { disclosure, furtherNames, namesTitle, rowsInShort, withNames } from "./disclosure.js";
-import { color, h, penOf, several } from "./dom.js";
+import { cardActions } from "./cardactions.js";
+import { disclosure, furtherNames, namesTitle, question, rowsInShort, withNames } from "./disclosure.js";
+import { h, several } from "./dom.js";
+import { curveOf } from "./findingcurve.js";
 import { growthFigure } from "./growth.js";
 import { recordParts } from "./records.js";
-import { seriesOf } from "./series.js";
 import { badgeOf, severityOf, signOf, worstOf } from "./severity.js";
 
 const SHOWN = 6; // findings of a cause, and evidence lines of a finding, that are listed at first
@@ -15,7 +15,6 @@ const CONFIDENCE = {
   likely: "the measurements point to it: findings of several rules agree, or the finding hardly has another reason.",
   possible: "it explains the finding, and other reasons would too. What tells them apart stands under “What else it could be”.",
 };
-const [LABELS_WIDTH, CURVE_HEIGHT] = [58, 124]; // pixels of the labels beside a curve, and of the curve
 
 /** The blocks of a run, the worst first: each a cause with the findings that it explains, or a single finding. */
 export function blocksOf(findings) {
@@ -39,7 +38,7 @@ export function verdictOf(blocks) {
   const worse = blocks.filter(({ main }) => severityOf(main) !== "info");
   const worst = severityOf(worstOf(blocks.map(({ main }) => main)));
   const counts = ["critical", "warning", "info"].map((severity) => [severity, blocks.filter(({ main }) => severityOf(main) === severity).length]);
-  const said = counts.filter(([, count]) => count).map(([severity, count]) => (severity === "info" ? several(count, "note") : `${count} ${severity}`));
+  const said = counts.filter(([, count]) => count).map(([severity, count]) => (severity === "critical" ? `${count} critical` : several(count, severity === "info" ? "note" : severity)));
   return h("p", { class: `verdict ${worse.length ? worst : "info"}` }, badgeOf(worst, worse.length ? "Not healthy" : "Notes"), `: ${said.join(", ")}${blocks.length > 1 ? ", the worst first" : ""}.`);
 }
 
@@ -52,7 +51,7 @@ export function cardOf({ main, reasons }, view, record = null) {
   const severity = severityOf(main);
   const shown = main.curve ? main : reasons.find((each) => each.curve && each.name) ?? reasons.find((each) => each.curve);
   const isCause = main.kind === "cause";
-  const title = h("h3", {}, badgeOf(severity), h("span", { class: "finding-name" }, main.rule ?? "Finding"), isCause ? confidenceOf(main) : null, sinceOf(main));
+  const title = h("h3", {}, badgeOf(severity), h("span", { class: "finding-name" }, main.rule ?? "Finding"), isCause ? confidenceOf(main) : null, sinceOf(main), thresholdOf(main));
   const text = h(
     "div",
     { class: "finding-text" },
@@ -62,6 +61,7 @@ export function cardOf({ main, reasons }, view, record = null) {
     steps("What to do", main.next_steps ?? [main.next].filter(Boolean)),
     isCause ? more(reasons.map((each) => reasonOf(each, view)), "finding") : evidenceOf(main, view),
     main.alternatives?.length ? h("details", {}, h("summary", {}, "What else it could be"), list(main.alternatives)) : null,
+    cardActions({ main, reasons, shown }, view),
   );
   const figure = record?.growth?.steps.length ? growthFigure(record) : shown ? curveOf(shown, view) : null;
   const card = h("article", { class: `finding ${severity}`, tabindex: "-1" }, text, figure);
@@ -85,7 +85,7 @@ function reasonOf(finding, view) {
   const details = h("details", { class: "reason" });
   details.append(
     h("summary", {}, signOf(severityOf(finding)), h("span", { class: "visually-hidden" }, severityOf(finding)), h("strong", {}, finding.rule), h("span", { title }, where), `, since step ${asText(finding.step)}: ${said}${isOver(finding) ? ` (over since step ${asText(finding.over)})` : ""}`),
-    h("div", {}, h("p", {}, ...withNames(finding.message ?? "", [finding], coded)), evidenceList(finding, view), steps("What to do", finding.next_steps ?? [])),
+    h("div", {}, h("p", {}, ...withNames(finding.message ?? "", [finding], coded), " ", thresholdOf(finding) ?? ""), evidenceList(finding, view), steps("What to do", finding.next_steps ?? [])),
   );
   return details;
 }
@@ -105,8 +105,12 @@ function evidenceList(finding, view) {
     {},
     lines.length ? more(lines, "measurement", "ul") : null,
     unlisted.length ? alsoOf(unlisted) : null,
-    finding.source ? h("p", { class: "soft" }, `Where the threshold is from: ${finding.source}.`) : null,
   );
+}
+
+/** A question mark that says where the threshold of a finding is from; null if nobody says it. */
+function thresholdOf({ source }) {
+  return source ? question("Where is the threshold from?", () => [h("p", {}, `Where the threshold is from: ${source}.`)]) : null;
 }
 
 /** The rows of a finding of which no measurement is listed. */
@@ -136,101 +140,4 @@ function sinceOf(finding) {
 /** A text in which `code` between backticks is set as code. */
 function coded(text) {
   return String(text).split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
-}
-
-/** The curve that shows a finding, with a mark at its step. It is requested when it comes into sight. */
-function curveOf(finding, { app, crosshair, range, linkTo }) {
-  const { curve, name } = finding;
-  const what = curve.tag ?? `${curve.tensor} ${curve.stat} of ${curve.row}`;
-  const canvas = h("canvas", {});
-  const line = h("div", { class: "crosshair", hidden: true });
-  const readout = h("span", { class: "curve-value" });
-  const holder = h("div", { class: "curve-holder", role: "img", "aria-label": `${what}, with a mark at step ${finding.step}` }, canvas, line);
-  const figure = h("figure", { class: "finding-curve" }, h("figcaption", {}, name ? linkTo({ ...finding, ...curve, name: curve.row ?? name }, what) : what), holder, readout);
-  let [series, drawnWidth, why] = [null, 0, ""];
-  const area = () => ({ left: LABELS_WIDTH, width: Math.max(holder.clientWidth - LABELS_WIDTH - 8, 40), top: 12, height: CURVE_HEIGHT - 14 - STEP_AXIS, ...range });
-  const draw = () => {
-    if (!series || !holder.clientWidth) return;
-    drawnWidth = holder.clientWidth;
-    const pen = penOf(canvas, drawnWidth, CURVE_HEIGHT);
-    const axis = curveAxis(series, "", range);
-    holder.hidden = axis.isEmpty;
-    if (axis.isEmpty) readout.textContent = `not measured in these steps${why ? `: ${why}` : ""}`;
-    else drawCurve(pen, series, axis, area());
-    drawSteps(pen, area());
-    drawMark(pen, Number(finding.step), area(), color(severityOf(finding)));
-    follow(crosshair.step);
-  };
-  const follow = (step) => {
-    if (!series?.[0]?.steps.length || holder.hidden) return;
-    const at = step ?? Number(finding.step);
-    const x = step === null ? -1 : placeOf(step, area());
-    line.hidden = !(x >= LABELS_WIDTH && x <= LABELS_WIDTH + area().width);
-    Object.assign(line.style, { left: `${x}px`, height: `${CURVE_HEIGHT - STEP_AXIS}px` });
-    readout.textContent = pieceText(series[0], at);
-  };
-  canvas.addEventListener("pointermove", (event) => {
-    const { left, width, from, to } = area();
-    const step = Math.floor(from + ((event.offsetX - left) / width) * (to - from));
-    crosshair.move(step >= from && step < to ? step : null);
-  });
-  canvas.addEventListener("pointerleave", () => crosshair.move(null));
-  crosshair.followers.add(follow);
-  new ResizeObserver(() => holder.clientWidth !== drawnWidth && draw()).observe(holder);
-  const sight = new IntersectionObserver(async (entries) => {
-    if (!entries.some((each) => each.isIntersecting)) return;
-    sight.disconnect();
-    try {
-      series = await requested(app, finding, range);
-      why = series[0]?.steps.length ? "" : await reasonOfAbsence(app, finding, range);
-    } catch (error) {
-      // Show the error beside the curve only: the rest of the page does not depend on the curve.
-      readout.textContent = error.message;
-    }
-    draw();
-  });
-  sight.observe(holder);
-  return figure;
-}
-
-async function requested(app, { curve }, { from, to }) {
-  const { source, state, loaded } = app;
-  const { run } = state;
-  if (curve.tag) return [{ color: 0, ...(await source.ask("scalar", { run, tag: curve.tag, points: 400, first: Math.max(Math.floor(from), 0), last: Math.max(Math.ceil(to), 0) })) }];
-  const rows = await loaded.rows(run, curve.tensor, curve.stat);
-  const node = rows?.rowByName.get(curve.row);
-  if (node === undefined) return [];
-  const series = await seriesOf(source, { run, tensor: curve.tensor, stat: curve.stat, rows, node, from: Math.max(from, 0), to: Math.max(to, 1), pieces: 400 });
-  const nan = [...series.nan.keys()].filter((i) => series.nan[i]);
-  // If no value of a cell is finite, its bounds are NaN. Replace them by infinity if `infinite` counts any.
-  const values = (array) => array.map((value, i) => (series.infinite[i] && !Number.isFinite(value) ? Infinity : value));
-  return [{ color: 0, ...series, least: values(series.least), greatest: values(series.greatest), nan }];
-}
-
-/** Why the curve of a finding has no value: for a parameter that an optimizer forgot this is what the finding says. */
-async function reasonOfAbsence(app, { curve }, { from, to }) {
-  if (curve.tag) return "";
-  const { run } = app.state;
-  const rows = await app.loaded.rows(run, curve.tensor, curve.stat);
-  const node = rows?.rowByName.get(curve.row);
-  return node === undefined ? "" : (await app.loaded.gaps(run, curve.tensor, curve.stat, rows)).reasonAt(node, from, to).text;
-}
-
-/** A dashed line at the step of a finding, with a triangle above it. */
-function drawMark(pen, step, area, ink) {
-  const x = Math.round(placeOf(step, area));
-  if (!(x >= area.left && x <= area.left + area.width)) return;
-  pen.strokeStyle = pen.fillStyle = ink;
-  pen.setLineDash([4, 3]);
-  pen.beginPath();
-  pen.moveTo(x + 0.5, area.top);
-  pen.lineTo(x + 0.5, area.top + area.height);
-  pen.stroke();
-  pen.setLineDash([]);
-  pen.beginPath();
-  pen.moveTo(x + 0.5, area.top);
-  pen.lineTo(x - 5, area.top - 9);
-  pen.lineTo(x + 6, area.top - 9);
-  pen.closePath();
-  pen.fill();
 }

@@ -162,6 +162,7 @@ class App {
     }
     const others = state.others.filter((name) => name !== state.run && names.includes(name));
     state.set({ other: others.slice(0, MOST_OTHERS).join("\n") }, true);
+    if (!this.meta) this.panel.replaceChildren(skeleton(6, "Reading the run …")); // its event files may be large
     await Promise.all([state.run, ...state.others].map((run) => loaded.load(run)));
     if (!isCurrent()) return false;
     const { tensors } = this.meta;

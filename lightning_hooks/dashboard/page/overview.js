@@ -1,25 +1,21 @@
 // The overview: what is wrong with a run and since when, its loss, rows that are not finite, and the global numbers.
 
-import { keysOf, lineChart } from "./charts.js";
+import { keysOf } from "./charts.js";
 import { short } from "./colors.js";
-import { helpButton } from "./controls.js";
 import { Crosshair } from "./crosshair.js";
 import { h, several, table } from "./dom.js";
 import { blocksOf, cardOf, verdictOf } from "./findings.js";
 import { modeChanges } from "./modes.js";
+import { chartOf, sortedTags, tagsByTransform, transformCard } from "./overviewcharts.js";
 import { isOrigin, recordCard } from "./records.js";
-import { badgeOf } from "./severity.js";
+import { runHead } from "./runhead.js";
+import { badgeOf, severityOf } from "./severity.js";
+import { skeleton } from "./skeleton.js";
 import { Strip } from "./strip.js";
-import { usualLegend } from "./usual.js";
+import { unusualRows, vitalsOf } from "./vitals.js";
 
 const RECORDS = 2; // flight records that have a card
 const STRIP_LABELS = 64; // pixels of the labels beside the curve of the strip
-const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
-const TRANSFORM_FACTS = {
-  transform_acted: (share) => `Changed something at ${short(100 * share)} % of the reported steps.`,
-  transform_cosine: (cosine) => `Cosine between before and after, last step: ${short(cosine)}.`,
-};
-const ORDER = ["grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
 
 export class OverviewView {
   constructor(app) {
@@ -28,59 +24,108 @@ export class OverviewView {
     this.usesTable = false;
     this.crosshair = new Crosshair();
     this.strip = new Strip(app, this.crosshair, (finding) => this.showCard(finding), true);
+    this.top = h("div", {});
+    this.head = h("div", {});
     this.lead = h("div", {});
+    this.found = h("div", {});
     this.rest = h("div", {});
-    this.element = h("div", { class: "view" }, this.lead, this.strip.element, this.rest);
+    this.element = h("div", { class: "view" }, this.top, this.head, this.lead, this.strip.element, this.found, this.rest);
     this.followers = [...this.crosshair.followers]; // the followers that belong to the strip
+    this.cards = this.recordCards = [];
   }
 
   async update(isCurrent) {
     const { app } = this;
     const { state, source, meta } = app;
     const runs = [state.run, ...state.others];
+    const blocks = meta.findings ? blocksOf(meta.findings) : [];
+    if (this.run !== state.run) this.begin(blocks);
     await Promise.all(runs.map((run) => app.loaded.rows(run, state.tensor, state.stat)));
     if (!isCurrent()) return;
     const range = meta.tensors.length ? app.range() : null;
     const series = await this.strip.request(range);
     if (!isCurrent()) return;
     const steps = range ?? rangeOf(series);
-    const key = JSON.stringify([runs.map((run) => [run, app.loaded.meta(run).version]), steps.from, steps.to]);
-    if (key !== this.shown) {
-      const overview = await source.ask("overview", { run: state.run });
-      // Leave out the loss, because the strip shows it.
-      const tags = sorted(overview.run).filter((tag) => !tag.endsWith("run/loss"));
-      const charts = await Promise.all(tags.map((tag) => this.chart(tag)));
-      const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, names]) => this.transform(name, names)));
-      const records = await Promise.all(meta.records.slice(0, RECORDS).map(({ name }) => source.ask("record", { run: state.run, record: name })));
-      if (!isCurrent() || state.run !== runs[0]) return; // the address may name another run already, which is not loaded yet
-      this.shown = key;
-      this.showParts(overview, charts.filter(Boolean), transforms, steps, records);
-    }
+    this.strip.element.classList.remove("waiting");
     this.strip.show(series, [() => ({ left: STRIP_LABELS, width: Math.max(this.strip.columns.clientWidth - STRIP_LABELS - 8, 50), from: steps.from, to: steps.to })]);
+    const key = JSON.stringify([runs.map((run) => [run, app.loaded.meta(run).version]), steps.from, steps.to]);
+    if (key === this.shown) return;
+    const isStill = () => isCurrent() && state.run === runs[0]; // the address may name another run already, which is not loaded yet
+    const records = await Promise.all(meta.records.slice(0, RECORDS).map(({ name }) => source.ask("record", { run: state.run, record: name })));
+    const healthy = await this.lastHealthy();
+    if (!isStill()) return;
+    this.showCards(blocks, steps, records, healthy);
+    const isHealthy = meta.findings && !blocks.some(({ main }) => severityOf(main) !== "info");
+    const [overview, vitals] = await Promise.all([source.ask("overview", { run: state.run }), isHealthy ? source.ask("vitals", { run: state.run }) : null]);
+    if (!isStill()) return;
+    this.head.replaceChildren(runHead(state.run, meta, overview));
+    if (vitals) this.lead.replaceChildren(vitalsOf(vitals), ...this.lead.querySelectorAll(":scope > :not(.vitals)"));
+    // Leave out the loss, because the strip shows it.
+    const tags = sortedTags(overview.run).filter((tag) => !tag.endsWith("run/loss"));
+    const charts = await Promise.all(tags.map((tag) => chartOf(app, tag)));
+    const transforms = await Promise.all([...tagsByTransform(overview.transforms)].map(([name, names]) => transformCard(app, name, names)));
+    if (!isStill()) return;
+    this.shown = key;
+    this.showRest(overview, vitals, charts.filter(Boolean), transforms);
   }
 
-  showParts(overview, charts, transforms, range, records) {
-    const { findings } = this.app.meta;
-    const blocks = findings ? blocksOf(findings) : [];
-    const view = { app: this.app, crosshair: this.crosshair, range: { from: range.from, to: range.to }, linkTo: (finding, text) => this.linkTo(finding, text) };
+  /** Show at once what is known of a run, and grey bars in the place of the rest. */
+  begin(blocks) {
+    this.run = this.app.state.run;
+    this.shown = null;
+    this.strip.element.classList.add("waiting");
+    this.top.replaceChildren(this.verdict(blocks));
+    this.head.replaceChildren(skeleton(1));
+    this.lead.replaceChildren();
+    this.found.replaceChildren(skeleton(4));
+    this.rest.replaceChildren(skeleton(4, "Loading the charts …", true));
+  }
+
+  showCards(blocks, range, records, healthy) {
+    const view = {
+      app: this.app,
+      crosshair: this.crosshair,
+      range: { from: range.from, to: range.to },
+      healthy,
+      linkTo: (finding, text) => this.linkTo(finding, text),
+      hasMap: (finding) => this.tableFor(finding) !== undefined,
+      openMap: (finding, other) => this.openMap(finding, other),
+    };
     // Drop the followers of the cards that are replaced below, and keep those of the strip.
     this.crosshair.followers = new Set(this.followers);
     const originOf = (block) => records.find((record) => isOrigin(record, block.main)) ?? null;
     const origins = blocks.map(originOf);
     this.cards = blocks.map((block, i) => cardOf(block, view, origins[i]));
     this.recordCards = records.filter((record) => !origins.includes(record)).map((record) => recordCard(this.app, record));
-    this.lead.replaceChildren(...[this.verdict(blocks), this.summary(overview), ...this.recordCards, this.furtherRecords()].filter(Boolean));
+    this.top.replaceChildren(this.verdict(blocks));
+    this.lead.replaceChildren(...[...this.recordCards, this.furtherRecords()].filter(Boolean));
+    this.found.replaceChildren(...this.cards);
+  }
+
+  showRest(overview, vitals, charts, transforms) {
     const parts = [
-      ...this.cards,
+      vitals ? unusualRows(vitals, (row, text) => this.linkTo(row, text)) : null,
       this.nonfinite(overview.nonfinite),
       this.problems(),
       modeChanges(this.app, overview.modes),
-      this.checks(blocks),
+      this.checks(),
       this.earlierFit(),
       ...(charts.length ? [h("h2", {}, "Over all layers"), keysOf([this.app.state.run, ...this.app.state.others]), h("div", { class: "cards" }, ...charts)] : []),
       ...(transforms.length ? [h("h2", {}, "What the transforms do"), h("div", { class: "cards" }, ...transforms)] : []),
     ];
     this.rest.replaceChildren(...parts.filter(Boolean));
+  }
+
+  /** The last run of the list without a finding above a note, as { name }; otherwise { reason } says why there is none. */
+  async lastHealthy() {
+    const { loaded, source, state } = this.app;
+    if (!source.isLive) return { reason: "a report holds one run" };
+    const others = loaded.shown().filter((run) => run.name !== state.run);
+    if (!others.length) return { reason: "there is no other run here" };
+    const healths = await loaded.health();
+    const healthy = others.filter((run) => healths[run.name]?.serves);
+    if (!healthy.length) return { reason: "no other run here is healthy" };
+    return { name: healthy.reduce((a, b) => (b.modified > a.modified ? b : a)).name };
   }
 
   /** The verdict in one sentence: what is wrong, that no rule has found anything, or that no rule ran and how to run the rules now. */
@@ -102,15 +147,15 @@ export class OverviewView {
     return h("p", {}, h("button", { class: "link", onclick: () => this.app.state.set({ view: "record", record: further[0].name }) }, `and ${several(further.length, "flight record")} more`));
   }
 
-  /** Which rules ran, and which could not run and why; unfolded if nothing was found. */
-  checks(blocks) {
+  /** Which rules ran, and which could not run and why, folded. */
+  checks() {
     const { checks } = this.app.meta;
     if (!checks) return null;
     const reasons = Object.entries({ ...checks.could_not_run, ...checks.failed });
     const ends = [["error", "The training ended with"], ["stopped", "The rules stopped after"]].filter(([name]) => checks[name]);
     return h(
       "details",
-      { class: "checks", open: !blocks.length },
+      { class: "checks" },
       h("summary", {}, `${several(checks.ran.length, "rule")} looked${reasons.length ? `, ${reasons.length} could not: which, and why` : ""}`),
       ...ends.map(([name, text]) => h("p", {}, `${text} ${checks[name]}.`)),
       h("ul", { class: "chips" }, ...checks.ran.map((name) => h("li", {}, name))),
@@ -134,70 +179,11 @@ export class OverviewView {
     card?.focus();
   }
 
-  summary(overview) {
-    const { meta, state } = this.app;
-    const name = state.run === "." ? "This run" : state.run;
-    if (!meta.steps) return h("p", { class: "run-summary" }, `${name}: no table of lightning_hooks, so this is all that is known of it.`);
-    const [first, last] = meta.steps;
-    const tables = meta.tensors.reduce((sum, each) => sum + each.stats.length, 0);
-    const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${several(meta.tensors.length, "tensor")}, ${several(tables, "table")}.`;
-    if (overview.nonfinite.length) return h("p", { class: "run-summary" }, `${text} ${several(overview.nonfinite.length, "row")} with NaN or infinite elements.`);
-    const counted = meta.tensors.filter((each) => each.stats.includes("nonfinite")).map((each) => each.tensor);
-    // If the run has no statistic that tells whether elements are finite, say nothing about them.
-    if (!counted.length) return h("p", { class: "run-summary" }, text);
-    return h("p", { class: "run-summary" }, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
-  }
-
   /** The list of the parts of the run that could not be read; null if all was read. */
   problems() {
     const { problems } = this.app.meta;
     if (!problems?.length) return null;
     return h("div", { class: "problems" }, h("h2", {}, "What could not be read"), h("ul", {}, ...problems.map((each) => h("li", {}, each))));
-  }
-
-  async chart(tag) {
-    const { app } = this;
-    const { state, source } = app;
-    const runs = [state.run, ...state.others];
-    const requests = runs.map(async (run, color) => {
-      if (!app.loaded.meta(run).scalars.includes(tag)) return null;
-      return { label: runs.length > 1 ? run : "", color, ...(await source.ask("scalar", { run, tag, points: 600 })) };
-    });
-    const series = (await Promise.all(requests)).filter(Boolean);
-    if (!series[0]?.steps.length) return null;
-    const text = tag.endsWith("overhead") ? percent : short;
-    const name = tag.slice(tag.lastIndexOf("run/"));
-    const usual = app.loaded.usual("", name) ?? null;
-    return h(
-      "div",
-      { class: "card" },
-      h("h3", {}, tag, " ", helpButton(app, () => name), h("span", { class: "value" }, text(series[0].last))),
-      lineChart(series, { usual, label: tag, text, onStep: (step) => app.state.set({ view: "step", step }) }),
-      usual ? usualLegend(usual) : null,
-    );
-  }
-
-  /** A card for one transform: the norms before and after it, how often it changed the gradient, and the cosine of the change. */
-  async transform(name, tags) {
-    const { state, source } = this.app;
-    const kinds = Object.keys(TRANSFORM_CURVES).filter((kind) => tags.has(kind));
-    const ask = (kind) => source.ask("scalar", { run: state.run, tag: tags.get(kind), points: 600 });
-    const series = await Promise.all(kinds.map(async (kind) => ({ label: TRANSFORM_CURVES[kind], ...(await ask(kind)) })));
-    const facts = await Promise.all(
-      [...tags.keys()].filter((kind) => !kinds.includes(kind)).map(async (kind) => {
-        const scalar = await ask(kind);
-        const text = (TRANSFORM_FACTS[kind] ?? ((value) => `${kind}: ${short(value)}`))(scalar.last);
-        return h("p", { class: "fact" }, text);
-      }),
-    );
-    return h(
-      "div",
-      { class: "card" },
-      h("h3", {}, name),
-      keysOf(series.map((each) => each.label)),
-      series.length ? lineChart(series, { label: `norms of ${name}` }) : null,
-      ...facts,
-    );
   }
 
   nonfinite(rows) {
@@ -219,27 +205,35 @@ export class OverviewView {
   }
 
   /** A link to the row of a finding in the heat map, at its step if it has one. */
-  linkTo({ tensor, stat, name, step, curve }, text) {
+  linkTo(finding, text) {
+    const { tensor, name, step } = finding;
+    return h("button", { class: "link", onclick: () => this.openMap(finding) }, text ?? `${tensor ? `${tensor} of ` : ""}${name}${hasStep(finding) ? `, step ${step}` : ""}`);
+  }
+
+  /** The table of a finding. A finding on a fact, such as a module that was never called, names no tensor: then that of its curve. */
+  tableFor({ tensor, curve }) {
+    const tableOf = (each) => this.app.meta.tensors.find((listed) => listed.tensor === each);
+    return tableOf(tensor) ?? tableOf(curve?.tensor);
+  }
+
+  /** Open the row of a finding in the heat map, at its step; with `other`, compared with that run. */
+  async openMap(finding, other = null) {
     const { app } = this;
-    const hasStep = step !== undefined && step !== null && step !== "";
-    const tableOf = (each) => app.meta.tensors.find((listed) => listed.tensor === each);
-    // A finding on a fact, such as a module that was never called, names no tensor. Open the table of its curve.
-    const listed = tableOf(tensor) ?? tableOf(curve?.tensor);
-    const onclick = () => {
-      app.views.map.revealed = null;
-      app.state.set({
-        view: "map",
-        row: name,
-        step: hasStep ? step : "",
-        ...(listed ? { tensor: listed.tensor, stat: listed.stats.includes(stat) ? stat : listed.stats.find((each) => each !== "count") } : {}),
-        filter: "",
-        low: "",
-        high: "",
-      });
-    };
-    return h("button", { class: "link", onclick }, text ?? `${tensor ? `${tensor} of ` : ""}${name}${hasStep ? `, step ${step}` : ""}`);
+    const { stat, curve, name, step } = finding;
+    const listed = this.tableFor(finding);
+    const table = listed ? { tensor: listed.tensor, stat: [stat, curve?.stat].find((each) => listed.stats.includes(each)) ?? listed.stats.find((each) => each !== "count") } : {};
+    app.views.map.revealed = null;
+    const compared = other === null ? {} : { other, mode: "beside" };
+    if (other !== null && listed) {
+      // Sizes are coloured by how far they are from those of the other run.
+      const rows = await app.loaded.rows(app.state.run, table.tensor, table.stat);
+      if (rows?.positive) compared.map = "reference";
+    }
+    app.state.set({ view: "map", row: name, step: hasStep(finding) ? step : "", ...table, filter: "", low: "", high: "", ...compared });
   }
 }
+
+const hasStep = ({ step }) => step !== undefined && step !== null && step !== "";
 
 /** What is shown of a run without findings: it was trained without a HealthMonitor, and a command looks now. */
 function unexamined(doctor) {
@@ -251,29 +245,6 @@ function unexamined(doctor) {
 function rangeOf(series) {
   const ends = series.flatMap(({ steps, ends: last }) => [steps[0], last.at(-1)]).filter((step) => step !== undefined);
   return ends.length ? { from: Math.min(...ends), to: Math.max(...ends) + 1 } : { from: 0, to: 1 };
-}
-
-function sorted(tags) {
-  const rank = (tag) => (ORDER.indexOf(tag.split("/").at(-1)) + 1 || 99);
-  return [...tags].sort((a, b) => rank(a) - rank(b));
-}
-
-/** The tags of each transform by kind of report: transform_norm_before/0_Clip is the tag of kind transform_norm_before of 0_Clip. */
-function grouped(tags) {
-  const transforms = new Map();
-  for (const tag of tags) {
-    const begin = tag.indexOf("transform_");
-    const end = tag.indexOf("/", begin);
-    const name = tag.slice(0, begin) + tag.slice(end + 1);
-    if (!transforms.has(name)) transforms.set(name, new Map());
-    transforms.get(name).set(tag.slice(begin, end), tag);
-  }
-  return transforms;
-}
-
-/** A share as a percentage. */
-function percent(value) {
-  return Number.isFinite(value) ? `${short(100 * value)} %` : short(value);
 }
 
 function number(value) {

@@ -1,6 +1,7 @@
 // The usual range of a statistic in a chart: a band, a line at the typical value, and what they are from.
 
 import { short } from "./colors.js";
+import { question } from "./disclosure.js";
 import { color, h } from "./dom.js";
 
 /** The axis of a chart reaches to the typical value, so that its line is in sight: the bounds of uPlot, widened. */
@@ -36,5 +37,6 @@ export function drawUsual(chart, { low, high, typical }, isLog) {
 /** The legend of a usual range. */
 export function usualLegend({ low, high, typical, source }) {
   const line = typical === null ? [] : [h("i", { class: "usual-line" }), `usually about ${short(typical)}, `];
-  return h("p", { class: "fact usual", title: source }, ...line, h("i", { class: "usual-band" }), `usual range ${short(low)} to ${short(high)}`, h("span", { class: "source" }, ` (${source})`));
+  const from = question("Where is the usual range from?", () => [h("p", { class: "source" }, `Where the usual range is from: ${source}.`)]);
+  return h("p", { class: "fact usual" }, ...line, h("i", { class: "usual-band" }), `usual range ${short(low)} to ${short(high)} `, from);
 }
