@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from lightning_hooks.callbacks._loggers import LoggerWriter
-from lightning_hooks.engine.inspecting.match_report import Match, plan_report
+from lightning_hooks.callbacks._start_line import page_lines, watched_text
 from lightning_hooks.engine.watching.about import about_rows
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.records.limits import Limits
@@ -64,6 +64,6 @@ class LoopWriter(LoggerWriter):
         share = self._share()
         plan, shapes, prefix = share.plan, share.shapes, self._tag_prefix
         index = SavedIndex(plan.index, "train", name_of(prefix), view.ranks, view.structure, prefix).to_json()
-        page = Match(plan_report(plan, shapes, self.limits, self._histogram_every)).markdown()
+        page = "\n".join([f"- watched: {watched_text(plan)}", *page_lines(self.loggers)])
         about = about_rows(plan, shapes, share.uncalled_classes or ())
         self.write_start(page, plan.charts, view.step, about=about, indices=[index])

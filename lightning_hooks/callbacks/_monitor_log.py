@@ -1,20 +1,18 @@
-"""What a monitor reports about itself: warnings at the start of a run, and a page in TensorBoard's Text tab."""
+"""What a monitor reports about itself: warnings at the start of a run, and five lines in TensorBoard's Text tab."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._start_line import start_line
+from lightning_hooks.callbacks._start_line import page_lines, start_line, watched_text
 from lightning_hooks.callbacks._trainer import current_step, in_fit, is_quick, lightning_logger
 from lightning_hooks.engine.inspecting.left_out import left_out_of
-from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
 from lightning_hooks.engine.watching.about import about_rows
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
@@ -29,6 +27,9 @@ from lightning_hooks.rules.prefix import name_of
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
+
+_LEFT_OUT: Final = 2
+"""The most sentences on modules that rules leave out; `lightning-hooks match` says all of them."""
 
 
 class MonitorLog:
@@ -75,7 +76,7 @@ class MonitorLog:
             )
 
     def write_page(self, trainer: Trainer, observer: Observer, share: Share, participants: Sequence[Participant]) -> None:
-        """Write the page and the layout of the charts once, after the first step or other run, when shapes are known.
+        """Write the lines about the run and the layout of the charts once, after the first step, when shapes are known.
 
         Args:
             trainer: the Trainer of the run.
@@ -88,12 +89,10 @@ class MonitorLog:
         self._page_is_due = False
         if not self.writer.loggers:
             return
-        transforms = [bound for participant in participants for bound in getattr(participant, "transforms", ())]
-        hooks = [hook for each in participants if isinstance(each, UserHooksParticipant) for hook in each.hooks]
-        table = plan_report(share.plan, share.shapes, self.writer.limits, stage=observer.stage)
+        transforms = any(getattr(participant, "transforms", ()) for participant in participants)
         left_out = left_out_of(trainer.lightning_module, (each.rule for each in share.plan.rules))
-        match = Match([*table, *transforms_report(transforms), *hooks_report(hooks)], left_out)
-        page = "\n".join([*self._facts(trainer, share), "", match.markdown()])
+        watched = "; ".join([watched_text(share.plan), *map(str, left_out[:_LEFT_OUT])])
+        page = "\n".join([*self._facts(trainer, share), f"- watched: {watched}", *page_lines(self.writer.loggers)])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
             about = about_rows(share.plan, share.shapes, share.uncalled_classes or ())
@@ -102,9 +101,7 @@ class MonitorLog:
                 SavedIndex(plan.index, stage, name_of(prefix), observer.table.ranks, self._structure, prefix).to_json()
                 for stage, plan in self._plans.items()
             ]
-            self.writer.write_start(
-                page, charts, current_step(trainer), transforms=bool(transforms), about=about, indices=indices
-            )
+            self.writer.write_start(page, charts, current_step(trainer), transforms=transforms, about=about, indices=indices)
         except Exception as error:
             observer.fail(error, [share])
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from weakref import ref
 
 from lightning_hooks.callbacks._alerts import Alerts
+from lightning_hooks.callbacks._start_line import page_lines
 from lightning_hooks.callbacks._terminal import print_above
 from lightning_hooks.health.terminal import block_for, line_for
 
@@ -46,8 +47,8 @@ class TrainerOutlet:
             print_above(trainer, text_for)
 
     def show(self, text: str, step: int) -> None:
-        """Write all findings to TensorBoard's Text tab."""
-        self._writer.write_text("run/findings", text, step)
+        """Write the worst findings to TensorBoard's Text tab, with the command that shows all of them."""
+        self._writer.write_text("run/findings", "\n".join([text, *page_lines(self._writer.loggers)]), step)
 
     def keep(self, summary: Mapping[str, Any], step: int) -> None:
         """Write the summary into the event file: a log folder that is remote has no files beside it."""

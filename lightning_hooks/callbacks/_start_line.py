@@ -1,4 +1,4 @@
-"""The line that a monitor logs when a fit begins: what it watches, and how to see it."""
+"""The line that a monitor logs when a fit begins, and what it says in TensorBoard: what is watched, and how to see it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,30 @@ def start_line(monitor: str, plan: Plan, loggers: Sequence[Any]) -> str:
         plan: its rows and schedules.
         loggers: those that it writes to.
     """
+    command = page_command(loggers)
+    line = f"{monitor} watches {watched_text(plan)}"
+    return line if command is None else f"{line}. To see it: {command}"
+
+
+def watched_text(plan: Plan) -> str:
+    """What a plan watches and how often, in words."""
     targets = {id(row.target.value): row.target.value for row in plan.rows if row.tensor not in WHOLE}
     modules = sum(isinstance(value, nn.Module) for value in targets.values())
     counts = {"module": modules, "parameter": len(targets) - modules}
     watched = " and ".join(counted(number, noun) for noun, number in counts.items() if number) or "the loss"
-    line = f"{monitor} watches {watched}{_when(plan.named_schedules)}"
+    return f"{watched}{_when(plan.named_schedules)}"
+
+
+def page_command(loggers: Sequence[Any]) -> str | None:
+    """The command that shows the page of a run; None if no TensorBoard is among its loggers."""
     folder = _folder(loggers)
-    return line if folder is None else f"{line}. To see it: lightning-hooks view {shlex.quote(shown_path(folder))}"
+    return None if folder is None else f"lightning-hooks view {shlex.quote(shown_path(folder))}"
+
+
+def page_lines(loggers: Sequence[Any]) -> list[str]:
+    """The end of a text in TensorBoard: the command that shows all of it, as Markdown; empty without a TensorBoard."""
+    command = page_command(loggers)
+    return [] if command is None else ["", f"All of it, with the values of every row: `{command}`, or the tab Hooks."]
 
 
 def _when(schedules: Collection[EveryN]) -> str:

@@ -19,13 +19,18 @@ def rendered(*args):
     return markdown_to_safe_html(markdown_of(*args))
 
 
-def test_the_verdict_is_bold_and_reasons_and_next_steps_are_a_list():
+def test_a_line_has_the_verdict_and_the_first_step_to_take():
     findings = findings_of("UpdateTooLarge", "LossDiverged", first=30)
     html = rendered(explain(findings, Evidence()), findings)
-    assert "<p><strong>WARNING: LearningRateTooHigh (likely).</strong> The steps are too large" in html
-    assert "<li>UpdateTooLarge in fc, since step 30: numbers</li>" in html
-    assert "<li><strong>Next:</strong> Divide the learning rate by 10" in html
-    assert "<li><strong>Or:</strong> A bad batch" in html
+    assert "<li><strong>WARNING: LearningRateTooHigh (likely).</strong> The steps are too large" in html
+    assert "<strong>Next:</strong> Divide the learning rate by 10" in html and html.count("<li>") == 1
+
+
+def test_more_than_five_findings_are_four_and_their_number():
+    many = [dataclasses.replace(finding("NotCalledAnyMore", rows=(f"a{i}",)), number=i) for i in range(7)]
+    assert markdown_of([], many[:5]).count("\n") == 4 and "more" not in markdown_of([], many[:5]).splitlines()[-1]
+    lines = markdown_of([], many).splitlines()
+    assert len(lines) == 5 and lines[-1] == "- and 3 more"
 
 
 NAMES = (
@@ -42,10 +47,9 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_stands_as_it_is(name):
-    html = rendered([], [finding("NotCalledAnyMore", rows=(name, "b"))])
-    listed = html[html.index("<li>") :]
+    html = rendered([], [dataclasses.replace(finding("NotCalledAnyMore"), message=f"{name}: dead.")])
     assert not re.search("<(em|b|a|table)[ >]", html)
-    assert listed.startswith(f"<li>{name.replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')}")
+    assert f"</strong> {name.replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')}: dead." in html
 
 
 def test_code_in_next_steps_is_code():
