@@ -66,6 +66,10 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
         as_somebody(None, ask, api, "run", run="run")
     listed = as_somebody("me", ask, api, "runs")["runs"]
     assert {each["name"]: each["shown"] for each in listed} == {"clipped": True, "other": False, "run": True}
+    # The list of runs has no files to look at here: it shows names and dates.
+    assert as_somebody("me", ask, api, "health") == {"clipped": None, "other": None, "run": None}
+    assert as_somebody("me", ask, api, "glimpse", run="run") == {}
+    assert "there is no run" in as_somebody("me", ask, api, "glimpse", run="absent")["error"]
     write_run(tmp_path / "run", range(5, 8))
     multiplexer.Reload()
     second = as_somebody("me", ask, api, "run", run="run")

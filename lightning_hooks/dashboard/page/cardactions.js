@@ -5,6 +5,8 @@ import { nameOf } from "./controls.js";
 import { h } from "./dom.js";
 import { severityOf } from "./severity.js";
 
+const IN_A_LINE = 2; // patterns that stand in one line
+
 /**
  * The buttons below a card. `shown` is the finding whose curve the card shows. `view` has the app, openMap(finding, others) and
  * `healthy`: { name } of the last healthy run, or { reason } why there is none.
@@ -24,14 +26,17 @@ export function cardActions({ main, reasons, shown }, view) {
 function acceptance(findings) {
   const patterns = [...new Set(findings.flatMap((each) => (Array.isArray(each.accept) ? each.accept : [])))];
   if (!patterns.length) return [];
-  // A list of JSON strings is a list of strings in Python and in YAML too.
-  const listed = `[${patterns.map((each) => JSON.stringify(each)).join(", ")}]`;
-  const options = [["Python", `HealthMonitor(accept=${listed})`], ["YAML, in the init_args of HealthMonitor", `accept: ${listed}`]];
+  // A JSON string is a string in Python and in YAML too. More than a few have a line each.
+  const texts = patterns.map((each) => JSON.stringify(each));
+  const isLong = texts.length > IN_A_LINE;
+  const listed = isLong ? `[\n${texts.map((each) => `    ${each},\n`).join("")}]` : `[${texts.join(", ")}]`;
+  const inYaml = isLong ? texts.map((each) => `\n  - ${each}`).join("") : ` ${listed}`;
+  const options = [["Python", `HealthMonitor(accept=${listed})`], ["YAML, in the init_args of HealthMonitor", `accept:${inYaml}`]];
   const panel = h(
     "div",
     { class: "acceptance", hidden: true },
     h("p", {}, "If this is known and no problem, accept it. What the patterns do not match is still told."),
-    ...options.map(([language, text]) => h("p", {}, h("span", { class: "soft" }, `${language}: `), h("code", { class: "command" }, text), " ", copyButton("Copy", () => text, `Copy the option in ${language}`))),
+    ...options.map(([language, text]) => h("div", {}, h("span", { class: "soft" }, language), " ", copyButton("Copy", () => text, `Copy the option in ${language}`), h("code", { class: "command" }, text))),
   );
   const toggle = () => {
     panel.hidden = !panel.hidden;

@@ -64,7 +64,8 @@ export function cardOf({ main, reasons }, view, record = null) {
     cardActions({ main, reasons, shown }, view),
   );
   const figure = record?.growth?.steps.length ? growthFigure(record) : shown ? curveOf(shown, view) : null;
-  const card = h("article", { class: `finding ${severity}`, tabindex: "-1" }, text, figure);
+  if (figure) title.after(figure); // the text flows around the curve
+  const card = h("article", { class: `finding ${severity}`, tabindex: "-1" }, text);
   card.numbers = [main.number, ...reasons.map((each) => each.number)];
   card.record = record?.name;
   return card;

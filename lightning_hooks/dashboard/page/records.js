@@ -12,8 +12,9 @@ const stepText = (step) => Number(step).toLocaleString("en-US");
 
 /** The card of a record on the overview. `record` is the answer to `record` (see api.py). */
 export function recordCard(app, record) {
-  const text = h("div", { class: "finding-text" }, h("h3", {}, ...headOf(record), h("span", { class: "soft" }, `in step ${stepText(record.step)}`)), h("p", {}, record.message), bodyOf(app, record));
-  const card = h("article", { class: `finding ${record.severity}`, tabindex: "-1" }, text, record.growth?.steps.length ? growthFigure(record) : null);
+  const figure = record.growth?.steps.length ? growthFigure(record) : null;
+  const text = h("div", { class: "finding-text" }, h("h3", {}, ...headOf(record), h("span", { class: "soft" }, `in step ${stepText(record.step)}`)), figure, h("p", {}, record.message), bodyOf(app, record));
+  const card = h("article", { class: `finding ${record.severity}`, tabindex: "-1" }, text);
   card.record = record.name;
   return card;
 }

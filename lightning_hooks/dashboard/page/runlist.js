@@ -165,7 +165,7 @@ export class RunListView {
       h("td", { class: "loss" }, curve),
       h("td", { class: "number" }, Number.isFinite(glimpse?.last_step) ? glimpse.last_step.toLocaleString("en-US") : waiting()),
       h("td", { class: "number" }, Number.isFinite(glimpse?.rate) ? short(glimpse.rate) : waiting()),
-      h("td", { class: "date" }, dateOf(modified)),
+      h("td", { class: "date" }, ...dateOf(modified)),
     );
     if (isFocused) entry.line.querySelector(".link").focus();
   }
@@ -225,10 +225,10 @@ const COUNTED = {
   fine: () => "without findings",
 };
 
-/** A time in seconds since 1970 as a date that sorts as text. */
-export function dateOf(seconds) {
-  if (!seconds) return "";
+/** A time in seconds since 1970 as the day and the time, which narrow windows leave out. */
+function dateOf(seconds) {
+  if (!seconds) return [];
   const date = new Date(1000 * seconds);
   const two = (number) => String(number).padStart(2, "0");
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+  return [`${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`, h("span", { class: "time" }, ` ${two(date.getHours())}:${two(date.getMinutes())}`)];
 }
