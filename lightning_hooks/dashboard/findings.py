@@ -104,9 +104,9 @@ def _of_cause(cause: Cause) -> dict[str, Any]:
 
 def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
     end = "" if finding.is_over is None else f" Over since step {finding.is_over}."
-    row, tensor = finding.rows[0] if finding.rows else "", finding.tensor
-    if tensor not in tensors:
-        tensor = next((each for each in tensors if each.rpartition("/")[2] == finding.tensor), tensor)
+    row, tensor = finding.rows[0] if finding.rows else "", _with_prefix(finding.tensor, tensors)
+    # The first row of a finding on the loss has no name. What it did to a layer or a parameter is seen at another row.
+    seen = next((each for each in finding.evidence if each.row and each.tensor), None) if not row else None
     return {
         "kind": "finding",
         "rule": finding.rule,
@@ -124,7 +124,13 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
         "over": finding.is_over,
         "rows": [*finding.rows],
         **({"name": row, "tensor": tensor} if row else {}),
+        **({"seen": {"name": seen.row, "tensor": _with_prefix(seen.tensor, tensors), "step": seen.step}} if seen else {}),
     }
+
+
+def _with_prefix(tensor: str, tensors: Collection[str]) -> str:
+    """A tensor with the prefix of the monitor whose table the run has."""
+    return tensor if tensor in tensors else next((each for each in tensors if each.rpartition("/")[2] == tensor), tensor)
 
 
 def _is_text(value: Any) -> bool:

@@ -59,6 +59,8 @@ def test_each_finding_and_cause_is_listed_once_the_worst_first():
     }
     assert worst["verdict"] == "NonFinite. Not finite." and worst["next"] == "Look. Stop." and worst["severity"] == "critical"
     assert "name" not in worst and "tensor" not in worst
+    assert worst["seen"] == {"name": "net.0", "tensor": "grad", "step": 7} and "seen" not in over
+    assert over["accept"] == ["DeadUnits/net.0", "DeadUnits/net.2"] and worst["accept"] == ["NonFinite", "NonFinite/net.2"]
     assert (worst["rows"], over["rows"]) == (["", "net.2"], ["net.0", "net.2"])
     assert (over["name"], over["tensor"], over["step"], over["why"]) == ("net.0", "output", 5, "gradient reaches 20")
     assert (over["number"], over["over"]) == (1, 41)

@@ -443,3 +443,8 @@ def test_a_card_leads_to_the_map_and_to_the_last_healthy_run(browser, sick_url):
         compare.click()
         drawn(page)
         assert page.evaluate(shown)[2] == "healthy"
+    with opened(browser, f"{sick_url}#run=log_of_zero", viewport=SIZE) as page:
+        # The loss has no row in a map. The button leads to the row at which the finding was seen too.
+        page.get_by_role("button", name="Map", exact=True).first.click()
+        drawn(page)
+        assert page.evaluate(shown)[1] != ""

@@ -13,7 +13,9 @@ const IN_A_LINE = 2; // patterns that stand in one line
  */
 export function cardActions({ main, reasons, shown }, view) {
   const { app, healthy } = view;
-  const placed = [shown, main, ...reasons].find((each) => each?.name && view.hasMap(each));
+  // A finding on the loss names no row, but may say at which row it was seen.
+  const places = [shown, main, ...reasons].filter(Boolean).map((each) => (each.name ? each : { ...each, ...each.seen }));
+  const placed = places.find((each) => each.name && view.hasMap(each));
   const map = placed ? h("button", { onclick: () => view.openMap(placed) }, "Map") : null;
   const against = healthy.name === undefined ? "" : `Compare with ${nameOf(healthy.name)}, the last run here without a finding above a note`;
   const compare = h("button", { disabled: !against, title: against || healthy.reason, onclick: () => (placed ? view.openMap(placed, healthy.name) : app.state.set({ other: healthy.name })) }, "Compare with the last healthy run");
