@@ -18,6 +18,7 @@ import { State } from "./state.js";
 import { StepView } from "./stepview.js";
 
 const POLL = 3000; // milliseconds between two requests for new steps
+const SOON = 150; // milliseconds within which a run may take the place of another without grey bars
 // The first of these tables that a run has is shown first.
 const FIRST = [["grad", "norm"], ["final_grad", "norm"], ["output_grad", "norm"], ["param", "norm"], ["output", "std"]];
 
@@ -162,8 +163,9 @@ class App {
     }
     const others = state.others.filter((name) => name !== state.run && names.includes(name));
     state.set({ other: others.slice(0, MOST_OTHERS).join("\n") }, true);
-    if (!this.meta) this.panel.replaceChildren(skeleton(6, "Reading the run …")); // its event files may be large
-    await Promise.all([state.run, ...state.others].map((run) => loaded.load(run)));
+    // The event files may be large. A run that is read at once takes the place of the one before without grey bars between them.
+    const waiting = this.meta ? null : setTimeout(() => isCurrent() && this.panel.replaceChildren(skeleton(6, "Reading the run …")), SOON);
+    await Promise.all([state.run, ...state.others].map((run) => loaded.load(run))).finally(() => clearTimeout(waiting));
     if (!isCurrent()) return false;
     const { tensors } = this.meta;
     if (tensors.length && !loaded.has(state.run, state.tensor, state.stat)) {
