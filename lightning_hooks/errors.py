@@ -19,43 +19,128 @@ import re
 import reprlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 
 class HooksError(Exception):
     """Base of every exception that lightning_hooks raises deliberately."""
 
+    consequence: ClassVar[str] = "Going on would give wrong numbers or another training than the one that was asked for."
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Catch `HooksError` to catch every error that the package raises on purpose.",
+        "Read the message: it names the value and what would be right.",
+    )
+    false_alarm: ClassVar[str] = (
+        "An exception of another class from inside the package is a bug: report it with the traceback and `lightning-hooks "
+        "info`."
+    )
+
 
 class RuleError(HooksError, ValueError):
     """An invalid rule, option or pattern; the message names it and the valid choices."""
+
+    consequence: ClassVar[str] = "A misspelled name or a wrong type would watch something else than you meant, or nothing."
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Use one of the choices that the message lists.",
+        "In YAML, quote values that look like numbers or booleans and are not.",
+    )
+    false_alarm: ClassVar[str] = (
+        "The value is checked before anything is hooked, so that no training is lost. A valid value that is refused is a bug."
+    )
 
 
 class NoMatchError(RuleError):
     """A pattern matches nothing; the message lists the nearest names."""
 
+    consequence: ClassVar[str] = "A rule that matches nothing would silently log nothing for the whole run."
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Print the names of the model with `lightning-hooks match package.Module`.",
+        "If the rule is for several models, give the monitor `strict=False`, which warns instead.",
+    )
+    false_alarm: ClassVar[str] = (
+        "A module that is created only during the fit does not exist yet when patterns are resolved. Use `strict=False` for it."
+    )
+
 
 class UnsupportedError(HooksError, NotImplementedError):
     """A set-up in which the result could not be correct; the message gives the reason and an alternative."""
+
+    consequence: ClassVar[str] = "The measurement would be wrong, or the training would change, without any sign of it."
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Use the alternative that the message names.",
+        "Look the set-up up in docs/support.md, which lists what is supported and what is not.",
+    )
+    false_alarm: ClassVar[str] = (
+        "A set-up may have become supported in a newer version of torch. Report it with the output of `lightning-hooks info`."
+    )
 
 
 class TransformError(HooksError, RuntimeError):
     """A transform returned something that cannot replace the gradient."""
 
+    consequence: ClassVar[str] = (
+        "A gradient with another shape, dtype or device, or a value that is no number, would break the step or train "
+        "something else."
+    )
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Return a tensor of the same shape, dtype and device from the transform.",
+        "Look at the argument of the transform that the message names.",
+    )
+    false_alarm: ClassVar[str] = (
+        "The error is about what was returned, not about what was meant: it is raised at the first wrong tensor only."
+    )
+
 
 class InPlaceError(TransformError):
     """A gradient was changed in place inside a tensor hook, which corrupts other branches of the graph."""
+
+    consequence: ClassVar[str] = (
+        "Other branches of the graph may hold the same memory, so that they get the changed gradient too."
+    )
+    next_steps: ClassVar[tuple[str, ...]] = ("Return a new tensor: `gradient.mul(0.5)` in place of `gradient.mul_(0.5)`.",)
+    false_alarm: ClassVar[str] = (
+        "Memory that only this branch holds would not be harmed, but a hook cannot know that. There is no option that allows "
+        "it."
+    )
 
 
 class HookError(HooksError, RuntimeError):
     """A custom hook returned or did something that would corrupt the run; the message names the hook and the target."""
 
+    consequence: ClassVar[str] = "What the hook returned would replace tensors of the model with others that do not fit."
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Return None from a hook that only looks.",
+        "Return as many tensors as the hook was given, each of the same shape, from a hook that changes them.",
+    )
+    false_alarm: ClassVar[str] = (
+        "A hook that returns a value by accident, such as the result of its last expression, is told too: let it return None."
+    )
+
 
 class StoppedError(HooksError, RuntimeError):
     """Another rank stopped watching, so this rank stops too; with `on_error="warn"` the monitor warns instead."""
 
+    consequence: ClassVar[str] = (
+        "The ranks exchange their numbers at each watched step. A rank that went on alone would wait for ever."
+    )
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look for the error of the other rank: it is the first one in time.",
+        "Let the training go on without the monitor by `on_error='warn'`.",
+    )
+    false_alarm: ClassVar[str] = "This rank is not at fault. The error is the news of another one."
+
 
 class HooksLeftError(HooksError, AssertionError):
     """A hook of this package is still on a model."""
+
+    consequence: ClassVar[str] = "A hook that is left costs time in each call, and is copied with the model."
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Leave the `with instrument(...)` block, or call `close()`, before `assert_no_hooks(model)`.",
+        "Report it as a bug if all runs have ended.",
+    )
+    false_alarm: ClassVar[str] = (
+        "Inside of a run hooks are on the model on purpose. Hooks in compiled code stay, and are not counted."
+    )
 
 
 def nearest(name: str, valid_names: Iterable[str], n: int = 3) -> list[str]:

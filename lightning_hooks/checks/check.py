@@ -32,6 +32,8 @@ class Check(Criterion):
         needs: what the check cannot do without: `loss`, `optimizer`. Without it the check is skipped.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
+        consequence: why a training with the fault is worse, for `lightning-hooks explain`.
+        false_alarm: in which healthy trainings the condition may hold, and what is done about that.
         settled_by: by an entry of `next_steps`, the check whose pass makes it needless.
         not_shown: what one batch cannot show of this fault, as a clause without a full stop, if a health rule of the same name
             looks for it during the run.

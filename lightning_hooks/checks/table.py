@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from lightning_hooks.explained import command_for
 from lightning_hooks.health.text import WIDTH, wrapped
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def _lines(results: Sequence[CheckResult], notes: Iterable[str], width: int) -> 
     for result in results:
         yield from wrapped(result.message or "-", f"{_WORDS[result.status]}  {result.check:<{widest}}  ", indent, width)
         if result.status in ("warn", "fail"):
-            for step in result.next_steps:
+            more = command_for(result.check)
+            for step in (*result.next_steps, *([f"More: {more}"] if more else [])):
                 yield from wrapped(step, f"{indent}-> ", f"{indent}   ", width)
     for note in notes:
         yield from wrapped(note, "Note: ", "      ", width)

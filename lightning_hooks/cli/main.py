@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
 from lightning_hooks.cli.check import check
+from lightning_hooks.cli.explain import explain
 from lightning_hooks.cli.info import info, version
 from lightning_hooks.cli.options import USAGE, error_line
 from lightning_hooks.cli.runs import RUN_COMMANDS
@@ -31,6 +32,7 @@ commands:
   compare GOOD ... RUN  say where a run differs from good ones by more than a seed; the exit code is 1 if it does
   baseline RUN ...      keep what good runs tell in one small file, for compare and HealthMonitor
   replay RECORD         run the step of a flight record again and name the operation that went wrong
+  explain NAME          say what a health rule, a cause, a check or an error means, and what to do; without NAME list all
   info                  print the versions of the dependencies and the kernels in use
 
 exit codes:
@@ -97,6 +99,7 @@ def _run(argv: Sequence[str] | None) -> int:
         "match": _match,
         "replay": _replay,
         "check": check,
+        "explain": explain,
         "info": info,
         **RUN_COMMANDS,
     }

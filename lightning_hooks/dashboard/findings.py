@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lightning_hooks.dashboard.facts import json_object
 from lightning_hooks.errors import RuleError
+from lightning_hooks.explained import command_for
 from lightning_hooks.health.accepting import patterns_of
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import standing
@@ -97,6 +98,7 @@ def _of_cause(cause: Cause) -> dict[str, Any]:
         "next": " ".join(cause.next_steps),
         "next_steps": list(cause.next_steps),
         "alternatives": list(cause.alternatives) if cause.confidence != "certain" else [],
+        "more": command_for(cause.name),
         "numbers": list(cause.numbers),
         "step": cause.first_step,
     }
@@ -120,6 +122,7 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
         "evidence": [{"row": symptom.row, "step": symptom.step, "text": symptom.text} for symptom in finding.evidence[:_MOST]],
         "source": finding.source,
         "accept": patterns_of(finding.rule, finding.rows),
+        "more": command_for(finding.rule),
         "step": finding.first_step,
         "over": finding.is_over,
         "rows": [*finding.rows],

@@ -22,6 +22,8 @@ class Criterion:
         needs: what the criterion reads, or cannot do without.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
+        consequence: why a training with the fault is worse, for `lightning-hooks explain`.
+        false_alarm: in which healthy trainings the condition may hold, and what is done about that.
         minima: the smallest value of each field that counts something.
 
     Raises:
@@ -33,6 +35,8 @@ class Criterion:
     needs: ClassVar[tuple[Any, ...]] = ()
     next_steps: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
+    consequence: ClassVar[str] = ""
+    false_alarm: ClassVar[str] = ""
     minima: ClassVar[Mapping[str, int]] = {}
 
     def __init_subclass__(cls) -> None:

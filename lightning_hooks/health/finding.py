@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from lightning_hooks.codec import decode, encode, saved_as
 from lightning_hooks.errors import RuleError
+from lightning_hooks.explained import command_for
 from lightning_hooks.health.rule import Severity, Symptom
 
 Confidence = Literal["certain", "likely", "possible"]
@@ -162,9 +163,11 @@ class Event:
     time: float | None = field(default=None, metadata=saved_as(or_absent=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """The event as plain values."""
+        """The event as plain values; with `more`, the command that explains a rule or cause, where it is told first."""
         plain: dict[str, Any] = encode(self)
-        return plain
+        name = self.cause.name if self.cause is not None else self.finding.rule if self.finding is not None else ""
+        more = command_for(name) if self.kind in ("new", "cause") else ""
+        return {**plain, "more": more} if more else plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Event:

@@ -162,6 +162,8 @@ class HealthRule(Criterion):
         quotes: the kinds of sightings with which its text is more exact; the rule runs without them too.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
+        consequence: why a training with the fault is worse, for `lightning-hooks explain`.
+        false_alarm: in which healthy trainings the condition may hold, and what is done about that.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)

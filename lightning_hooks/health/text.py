@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from lightning_hooks.errors import printable
+from lightning_hooks.explained import command_for
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.row_names import shown_rows, user_name
 from lightning_hooks.health.rule import Severity
@@ -27,6 +28,7 @@ class Block(NamedTuple):
         alternatives: what else could explain it, and how to tell it apart.
         cause: the name of the cause; empty for a finding that stands alone.
         numbers: of the findings.
+        more: the command that prints what the rule or the cause means; empty for a rule of the user's.
     """
 
     severity: Severity
@@ -36,11 +38,13 @@ class Block(NamedTuple):
     alternatives: tuple[str, ...] = ()
     cause: str = ""
     numbers: tuple[int, ...] = ()
+    more: str = ""
 
     def lines(self, width: int = WIDTH) -> Iterator[str]:
         """The lines of plain text."""
         yield from wrapped(f"{self.severity.upper()}: {self.verdict}", later="  ", width=width)
-        for title, entries in (("Why", self.why), ("Next", self.next_steps), ("Or", self.alternatives)):
+        more = (self.more,) if self.more else ()
+        for title, entries in (("Why", self.why), ("Next", self.next_steps), ("Or", self.alternatives), ("More", more)):
             for i, entry in enumerate(entries):
                 yield from wrapped(entry, f"  {title if i == 0 else '':<6}", " " * 8, width)
 
@@ -75,6 +79,7 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[s
         cause.alternatives if cause.confidence != "certain" else (),
         cause.name,
         cause.numbers,
+        command_for(cause.name),
     )
 
 
@@ -92,7 +97,14 @@ def block_of_finding(finding: Finding) -> Block:
     source = (f"threshold: {finding.source}",) if finding.source else ()
     harm = (finding.harm,) if finding.harm and finding.harm not in {each.text for each in finding.evidence} else ()
     reasons = why + harm + source
-    return Block(finding.severity, f"{verdict}{_end(finding)}", reasons, finding.next_steps, numbers=(finding.number,))
+    return Block(
+        finding.severity,
+        f"{verdict}{_end(finding)}",
+        reasons,
+        finding.next_steps,
+        numbers=(finding.number,),
+        more=command_for(finding.rule),
+    )
 
 
 def _end(finding: Finding) -> str:

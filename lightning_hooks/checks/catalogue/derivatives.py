@@ -39,6 +39,14 @@ class GradientsAreRight(Check):
         "Look at the `backward` of your own `autograd.Function`, and at hooks that change gradients.",
     )
     source: ClassVar[str] = "central differences in float64 are right to 1e-8 where the loss is smooth"
+    consequence: ClassVar[str] = (
+        "A wrong derivative lets the optimizer walk in a wrong direction. The loss may still fall, only slower and to a worse "
+        "end."
+    )
+    false_alarm: ClassVar[str] = (
+        "A gradient that is changed on purpose is told too, as by a straight-through estimator or a gradient reversal layer. "
+        "Accept the result."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         if trial.training.precision != "float32":

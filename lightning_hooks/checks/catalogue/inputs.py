@@ -47,6 +47,13 @@ class InputsMatter(Check):
         "Look for an input that is overwritten, detached, or left out of a concatenation, and for slices that drop features.",
     )
     source: ClassVar[str] = "a definition: the loss is the same bit for bit"
+    consequence: ClassVar[str] = (
+        "An input without influence is lost information, and often the sign of a tensor that is overwritten or never passed on."
+    )
+    false_alarm: ClassVar[str] = (
+        "A feature may have no influence in this batch only, for example behind a ReLU that is 0 for all samples. Try another "
+        "batch."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         record = trial.run(probes=("losses", "read", "input_grads"))

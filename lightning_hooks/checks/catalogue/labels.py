@@ -32,6 +32,11 @@ class LabelsVary(Check):
         "Shuffle the samples, if they are sorted by class.",
     )
     source: ClassVar[str] = "a definition: the entropy of the labels is 0, which no label of balanced classes is by chance"
+    consequence: ClassVar[str] = "From labels of one class the model learns to give this class always."
+    false_alarm: ClassVar[str] = (
+        "A batch of one class may come from data that are sorted on purpose, as in some evaluations. Shuffle them, or accept "
+        "the result."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         calls = [call for call in trial.step.loss_calls if call.counted.numel()]

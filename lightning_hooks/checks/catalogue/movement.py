@@ -31,6 +31,13 @@ class StepRuns(Check):
     probes: ClassVar[tuple[str, ...]] = ("losses", "grads", "moved")
     next_steps: ClassVar[tuple[str, ...]] = ("Run the step by hand on this batch to see the traceback.",)
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "A step that raises an error ends the training. Here it is found on the first batch instead of after the set-up of a "
+        "long run."
+    )
+    false_alarm: ClassVar[str] = (
+        "A step that needs state of the loop around it can fail alone. Give the check the function that your loop calls."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         # The engine turns an error of the step into the result of this check.

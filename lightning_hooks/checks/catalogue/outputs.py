@@ -126,6 +126,13 @@ class EvalIsDeterministic(Check):
         "Pass `training=self.training` to `F.dropout`, and test `self.training` before other random changes.",
     )
     source: ClassVar[str] = "kernels that add in another order differ by 1e-6 in float32, and by 1e-3 in half precision"
+    consequence: ClassVar[str] = (
+        "An output that changes in evaluation mode makes validation noisy, and one prediction cannot be repeated."
+    )
+    false_alarm: ClassVar[str] = (
+        "Sampling in evaluation may be meant, as in Monte Carlo dropout or a variational model. Accept the result for that "
+        "module."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         calls = [each for each in trial.step.calls if _is_model(each)]

@@ -36,6 +36,13 @@ class OverfitsBatch(Check):
         "Compare inputs and labels of some samples by eye: labels that do not belong to their inputs cannot be learnt.",
     )
     source: ClassVar[str] = "ours: a healthy training halves the loss of a batch of 32 within 50 steps"
+    consequence: ClassVar[str] = (
+        "A model that cannot learn 32 samples by heart will not learn the data set: the model, the loss or the rate is at "
+        "fault."
+    )
+    false_alarm: ClassVar[str] = (
+        "Strong regularisation, labels that are noise by design, or a small learning rate can keep the loss of one batch up."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         losses: list[float] = []

@@ -42,6 +42,14 @@ class SamplesAreIndependent(Check):
         "Look at `batch_first` of attention and recurrent layers.",
     )
     source: ClassVar[str] = "a definition: without a path from one sample to another the gradient is exactly 0"
+    consequence: ClassVar[str] = (
+        "A sample that sees the others of its batch learns from what it will not have in use, and predictions depend on the "
+        "batch."
+    )
+    false_alarm: ClassVar[str] = (
+        "A loss that compares samples on purpose is named and does not fail. Accept the result for a layer of your own that "
+        "mixes samples."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         samples = trial.samples

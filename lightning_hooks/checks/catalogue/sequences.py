@@ -39,6 +39,13 @@ class FutureIsHidden(Check):
         "Give attention a causal mask, pad convolutions on the left only, and normalise over features, not over positions.",
     )
     source: ClassVar[str] = "a definition: without a path from a later token the gradient is exactly 0"
+    consequence: ClassVar[str] = (
+        "A language model that sees the next token copies it. Its training loss falls quickly, and generation is useless."
+    )
+    false_alarm: ClassVar[str] = (
+        "A model that fills gaps in both directions sees later tokens on purpose. Then the labels are usually masked; else "
+        "accept the result."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         tokens, is_shifted = _predicted_tokens(trial)

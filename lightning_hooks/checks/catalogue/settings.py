@@ -25,6 +25,12 @@ class SwappedBetas(Check):
         "square, usually 0.95 to 0.999.",
     )
     source: ClassVar[str] = "Reddi et al. 2018: Adam converges with a first beta below the root of the second one"
+    consequence: ClassVar[str] = (
+        "The average of the gradients then spans more steps than that of their squares, so that steps can become very large."
+    )
+    false_alarm: ClassVar[str] = (
+        "Betas from a search may be in this order on purpose. Accept the result if the training is stable with them."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         count = 0

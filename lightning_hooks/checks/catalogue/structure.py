@@ -30,6 +30,10 @@ class BiasBeforeNorm(Check):
         "Create the layer with `bias=False`: the norm subtracts the bias and has its own.",
     )
     source: ClassVar[str] = "a definition: batch norm of x + b is batch norm of x"
+    consequence: ClassVar[str] = "The norm subtracts the bias again, so that it costs memory and time and has no effect."
+    false_alarm: ClassVar[str] = (
+        "The bias does no harm to the result. A checkpoint that holds it is a good reason to keep it; accept the result then."
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         sources = trial.step.sources

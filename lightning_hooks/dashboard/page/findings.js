@@ -61,6 +61,7 @@ export function cardOf({ main, reasons }, view, record = null) {
     steps("What to do", main.next_steps ?? [main.next].filter(Boolean)),
     isCause ? more(reasons.map((each) => reasonOf(each, view)), "finding") : evidenceOf(main, view),
     main.alternatives?.length ? h("details", {}, h("summary", {}, "What else it could be"), list(main.alternatives)) : null,
+    main.more ? h("p", { class: "soft" }, "More: ", h("code", {}, main.more)) : null,
     cardActions({ main, reasons, shown }, view),
   );
   const figure = record?.growth?.steps.length ? growthFigure(record) : shown ? curveOf(shown, view) : null;

@@ -53,6 +53,13 @@ class SaturatedActivation(HealthRule):
         "Scale the initial weights and biases of the layer before down.",
     )
     source: ClassVar[str] = "smdebug and TheDeepChecker count saturated units; the mean slope is a number of the whole output"
+    consequence: ClassVar[str] = (
+        "Hardly any gradient passes an activation at its limits, so that the layers before it learn very slowly."
+    )
+    false_alarm: ClassVar[str] = (
+        "A gate that is open or closed on purpose is saturated too. Outputs of a sigmoid on one side of 0.5 are therefore not "
+        "judged."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason, roles = super().can_run(evidence), roles_of(evidence)
@@ -138,6 +145,11 @@ class ConstantOutput(HealthRule):
     source: ClassVar[str] = (
         "tried: healthy language models vary by 0.17 % or more while they learn how frequent tokens are, faulty runs by 0.03 %"
     )
+    consequence: ClassVar[str] = "If each sample gets the same output, nothing behind the layer can tell samples apart."
+    false_alarm: ClassVar[str] = (
+        "Models are constant for some steps while they learn how frequent classes are. A hidden layer is a note until the loss "
+        "shows harm."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -202,6 +214,10 @@ class MassiveActivation(HealthRule):
         "Expect trouble with quantisation and in float16.",
     )
     source: ClassVar[str] = "Sun et al. 2024 (arXiv 2402.17762): above 100 and above 1000 times the median magnitude"
+    consequence: ClassVar[str] = (
+        "Single huge units cost precision in float16 and under quantisation, where they set the range for all others."
+    )
+    false_alarm: ClassVar[str] = "Large language models have such units without harm, so that the finding is information."
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track = evidence.track("output", "outlier_units")

@@ -23,6 +23,14 @@ class WorkersRepeat(HealthRule):
         "In `__iter__` of the IterableDataset, let each worker read its own part: see `torch.utils.data.get_worker_info`.",
     )
     source: ClassVar[str] = "a definition; three batches must have come as often as there are workers"
+    consequence: ClassVar[str] = (
+        "Each sample is trained on as often as there are workers, so that an epoch costs a multiple of its time and the model "
+        "overfits."
+    )
+    false_alarm: ClassVar[str] = (
+        "Data that really hold equal batches at this distance look the same. Three batches must have repeated before it is "
+        "told."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +49,12 @@ class EpochsRepeat(HealthRule):
         "Call `set_epoch` of a DistributedSampler at the start of each epoch, and set no seed within the loop.",
     )
     source: ClassVar[str] = "a definition; eight batches or a whole period must have come again in the same order"
+    consequence: ClassVar[str] = (
+        "The order of the data and random augmentations repeat in each epoch, so that the model sees less variety than planned."
+    )
+    false_alarm: ClassVar[str] = (
+        "A seed that is set at each epoch on purpose, to compare runs, gives the same picture. Accept the finding there."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +72,12 @@ class BatchStuck(HealthRule):
         "Look for `next(iter(loader))` within the loop, and for a batch that is kept and given again.",
     )
     source: ClassVar[str] = "ours: the batch must have come 20 times in a row, after 10 or more that came once"
+    consequence: ClassVar[str] = (
+        "The model fits a single batch and forgets the rest. The training loss looks good, and validation does not."
+    )
+    false_alarm: ClassVar[str] = (
+        "A test that overfits one batch from its start is not told, since other batches must have come before."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +97,12 @@ class BatchesRepeat(HealthRule):
         "If the data set or its workers draw random numbers, look at the seeds that are set.",
     )
     source: ClassVar[str] = "a definition; eight batches or a whole period must have come again"
+    consequence: ClassVar[str] = (
+        "The same order in each epoch can slow learning down and lets errors of neighbouring batches repeat."
+    )
+    false_alarm: ClassVar[str] = (
+        "Several steps on one batch and a fixed order are common on purpose, so that the finding is information."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (WorkersRepeat(), EpochsRepeat(), BatchStuck(), BatchesRepeat())

@@ -65,6 +65,13 @@ class MovesBetweenSteps(HealthRule):
         "a sum is at most as large as its parts together, the weight and the update; four updates, because a step of a GAN or "
         "of PPO may hold several"
     )
+    consequence: ClassVar[str] = (
+        "The optimizer's state no longer fits the weight, and its update acts on numbers that it has not made."
+    )
+    false_alarm: ClassVar[str] = (
+        "Weight clipping, normalised weights and averages write on purpose. The finding is a note until the loss shows harm; "
+        "accept it where it is meant."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         param = evidence.track("param", "rms")

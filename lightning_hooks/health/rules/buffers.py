@@ -35,6 +35,14 @@ class FrozenNormMoves(HealthRule):
         "Accept this finding if the statistics are to follow the new data.",
     )
     source: ClassVar[str] = "a definition; at three looks in a row, so that a discriminator that is frozen for a while is none"
+    consequence: ClassVar[str] = (
+        "The frozen part gives other outputs in evaluation than in training, and its outputs for one sample depend on the rest "
+        "of the batch."
+    )
+    false_alarm: ClassVar[str] = (
+        "The statistics may be meant to follow new data, as in domain adaptation. The finding is a note until the loss shows "
+        "harm."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         return (symptom for symptom in super().check(evidence) if not is_named_copy(symptom.row, _AVERAGES))
@@ -57,6 +65,12 @@ class AveragedIntegers(HealthRule):
         "With `AveragedModel` leave `use_buffers=False`, which copies buffers.",
     )
     source: ClassVar[str] = "a definition: buffers that never change in the model are equal in its copies"
+    consequence: ClassVar[str] = (
+        "The averaged copy looks up wrong places, so that its evaluation is far worse than that of the model."
+    )
+    false_alarm: ClassVar[str] = (
+        "Counters of batches are left out, and the buffer must never change in the model. No usual false alarm is known."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +91,12 @@ class AverageWithoutStatistics(HealthRule):
         "Or call `torch.optim.swa_utils.update_bn` before the average is evaluated, and accept this finding.",
     )
     source: ClassVar[str] = "a definition; at eight looks, so that a copy that has just been made is none"
+    consequence: ClassVar[str] = (
+        "The averaged copy normalises with statistics of other weights, so that its evaluation is worse than its weights are."
+    )
+    false_alarm: ClassVar[str] = (
+        "If `update_bn` computes the statistics before the evaluation, nothing is wrong. Accept the finding in that case."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +123,14 @@ class AverageLags(HealthRule):
         "Begin with a small decay, `min(decay, (1 + step) / (10 + step))`.",
     )
     source: ClassVar[str] = "ours: an average that has gone a tenth of the way in half a fit goes a fifth of it in all"
+    consequence: ClassVar[str] = (
+        "The averaged copy is still mostly the random weights of the beginning, so that its evaluation says little about the "
+        "training."
+    )
+    false_alarm: ClassVar[str] = (
+        "A slow teacher inside the model is meant in some methods. In such a copy the finding is a note until the loss shows "
+        "harm."
+    )
 
     def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
         last = None if facts is None else facts.last_step
@@ -133,6 +161,14 @@ class NormStatisticsSlow(HealthRule):
         "Use `momentum=None`, the mean of all batches, if single batches vary much.",
     )
     source: ClassVar[str] = "ours: with a quarter of mean 0 and variance 1 in them the statistics are not those of the data"
+    consequence: ClassVar[str] = (
+        "In evaluation the norm normalises with mean 0 and variance 1 in place of the statistics of the data, so that "
+        "validation is far worse than training."
+    )
+    false_alarm: ClassVar[str] = (
+        "A fit that only continues one whose statistics have settled is told too, because only the share of the first "
+        "statistics is known."
+    )
 
     def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
         if sighting.measured == 1:
@@ -158,6 +194,10 @@ class NormStatisticsOfOneBatch(HealthRule):
         "PyTorch's `momentum` is the share of the new batch: write 0.01 for the 0.99 of TensorFlow.",
     )
     source: ClassVar[str] = "a definition; from 0.9 on"
+    consequence: ClassVar[str] = "Evaluation depends on which batch came last, so that validation jumps from epoch to epoch."
+    false_alarm: ClassVar[str] = (
+        "With very large batches the statistics of one batch are good enough, so that the finding is information."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (

@@ -38,6 +38,11 @@ class NotCalledAnyMore(HealthRule):
         "If it is left out on purpose from this step on, freeze its parameters, or accept the finding.",
     )
     source: ClassVar[str] = "ours: 30 steps without a gap at any module, so that layers that are dropped at random do not count"
+    consequence: ClassVar[str] = "The module stops learning at this step, and its optimizer may still decay its weights."
+    false_alarm: ClassVar[str] = (
+        "A training with phases is left out if other modules start at the same time. A phase that only drops a module should "
+        "be accepted."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         output, facts = evidence.track("output", "count"), evidence.facts
@@ -104,6 +109,13 @@ class NeverCalled(HealthRule):
         "Otherwise leave its parameters out of the optimizer.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "The parameters are never trained. If the model was meant to use the module, it works without it."
+    )
+    false_alarm: ClassVar[str] = (
+        "A head that is kept for later use is common, so that the finding is information. It is not told if parameters of the "
+        "module get gradients."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         output = evidence.track("output", "count")

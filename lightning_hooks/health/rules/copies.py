@@ -38,6 +38,10 @@ class CopyUpdated(HealthRule):
         "Or make the parameter contiguous when it is created: `nn.Parameter(weight.t().contiguous())`.",
     )
     source: ClassVar[str] = "a definition, with the three steps of UnchangedParameter"
+    consequence: ClassVar[str] = "The step changes a temporary copy, so that these parameters keep their first values."
+    false_alarm: ClassVar[str] = (
+        "The rule compares bits over three steps, and needs other parameters that move. No usual false alarm is known."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         still: dict[int, list[Symptom]] = {}

@@ -38,6 +38,13 @@ class DeadLayer(HealthRule):
         "If the layer died during the run, look at the updates of the steps before: lower the learning rate.",
     )
     source: ClassVar[str] = "a layer of zeros passes no gradient to its weight; 10 steps, because one batch may be empty"
+    consequence: ClassVar[str] = (
+        "A layer that gives only zeros passes neither signal nor gradient, so that everything before it stops learning."
+    )
+    false_alarm: ClassVar[str] = (
+        "A gate that starts closed is zero on purpose, and is not told while the loss falls. A single empty batch does not "
+        "count either."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -71,9 +78,10 @@ _OF_ZEROS: Final = {
 class DeadUnits(HealthRule):
     """Units are 0 for all samples of a step, at step after step.
 
-    Not judged: rectifiers behind an input that hardly varies or is smaller than the layer's bias, since the sign of a unit is
-    then that of its bias (squeeze and excitation); units with few elements in a step; experts, whose elements change from step
-    to step; linear layers whose weight started at zero; and depthwise convolutions, whose units are 0 where their input's are.
+    Rectifiers are not judged behind an input that hardly varies or is smaller than the layer's bias: the sign of a unit is
+    then that of its bias, as in squeeze and excitation. Units with few elements in a step, and experts, whose elements change
+    from step to step, are left out. So are linear layers whose weight started at zero, and depthwise convolutions, whose units
+    are 0 where their input's are.
 
     Args:
         at_start: the share of a rectifier's units that may be dead in the first steps.
@@ -111,6 +119,14 @@ class DeadUnits(HealthRule):
     source: ClassVar[str] = (
         "smdebug and TheDeepChecker warn at 50 % of the units, which fires on healthy trainings under way; 50 % in the first "
         "dozen steps and 75 % later did not"
+    )
+    consequence: ClassVar[str] = (
+        "A dead unit gives the same output for all samples and gets no gradient, so that it rarely comes back. The layer works "
+        "with fewer units."
+    )
+    false_alarm: ClassVar[str] = (
+        "Sparse layers with many inactive units are usual under ReLU and in experts. The finding is a note until the loss "
+        "shows harm."
     )
 
     def can_run(self, evidence: Evidence) -> str | None:

@@ -47,6 +47,13 @@ class LearningRateZero(HealthRule):
         "ours: not in the first two steps, since a warm-up may begin at 0; nor if it is 0 in the last quarter of the fit only, "
         "since a schedule may end before the fit does"
     )
+    consequence: ClassVar[str] = (
+        "The parameters of the group do not change for the rest of the time, although every step costs as much as before."
+    )
+    false_alarm: ClassVar[str] = (
+        "A group may have a rate of 0 on purpose to keep it fixed. Call `requires_grad_(False)` on its parameters, and the "
+        "finding ends."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         for step in evidence.new_steps.tolist():
@@ -127,6 +134,12 @@ class WeightDecayTooLarge(HealthRule):
     source: ClassVar[str] = (
         "ours: 1 % a step halves a weight in 69 steps, healthy trainings have 0.1 % at most; of a decay of ten times the "
         "gradient, Adam's step is nine tenths decay"
+    )
+    consequence: ClassVar[str] = (
+        "Weights shrink faster than gradients rebuild them, so that the model forgets what it has learned."
+    )
+    false_alarm: ClassVar[str] = (
+        "A strong decay may be tuned for a short fit. Compare the norm of the weights over time before you accept the finding."
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
@@ -217,6 +230,13 @@ class ScaleCollapse(HealthRule):
     )
     source: ClassVar[str] = (
         "ours: four halvings after a good step are no search for the scale; below 1 a scale only loses digits"
+    )
+    consequence: ClassVar[str] = (
+        "A small loss scale lets small gradients become 0 in float16, and each halving means a step that was skipped."
+    )
+    false_alarm: ClassVar[str] = (
+        "A training that recovers its scale soon ends the finding by itself. At the start of a fit, the search for the scale "
+        "is not told."
     )
 
     def can_run(self, evidence: Evidence) -> str | None:

@@ -52,6 +52,14 @@ class InitialLoss(HealthRule):
     source: ClassVar[str] = (
         "ln(classes) is the loss of equal probabilities; the largest of healthy trainings was 1.8 times that"
     )
+    consequence: ClassVar[str] = (
+        "The first steps only repair the scale of the outputs, with large gradients that can push hidden units out of their "
+        "range."
+    )
+    false_alarm: ClassVar[str] = (
+        "A model that was trained on other classes before starts sure of wrong ones. The finding ends as soon as the loss is "
+        "near chance."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         loss, first, early, roles = evidence.loss(), evidence.start(*LOSS), evidence.early(*LOSS), roles_of(evidence)

@@ -74,6 +74,14 @@ class NoGradient(HealthRule):
         "If no gradient is to reach the parameter, call `requires_grad_(False)` on it.",
     )
     source: ClassVar[str] = "a definition; the optimizer must hold the parameter and its module must run"
+    consequence: ClassVar[str] = (
+        "The optimizer cannot train the parameter. It keeps its first values, and what it computes is noise for the layers "
+        "after it."
+    )
+    false_alarm: ClassVar[str] = (
+        "A path that a later stage opens, or a branch that is unused for some steps, can look cut. Freeze the parameter, or "
+        "accept the finding."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -218,6 +226,13 @@ class UnusedOutput(HealthRule):
         "If the loss should not, call `requires_grad_(False)` on the parameter.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "The parameters cost memory and time and learn nothing. With DDP they can stop the training with an error."
+    )
+    false_alarm: ClassVar[str] = (
+        "A head that this loss does not need is common in libraries, so that the finding is information. Freeze the parameter "
+        "if it is meant."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -247,6 +262,11 @@ class UnchangedParameter(HealthRule):
         "Look whether the forward pass uses another tensor than the parameter that the optimizer holds.",
     )
     source: ClassVar[str] = "3 steps, as UnchangedTensor of smdebug; a change below the last digit of a weight is not expected"
+    consequence: ClassVar[str] = "The parameter has a gradient and yet never moves, so that the model trains without this part."
+    false_alarm: ClassVar[str] = (
+        "Code that puts a weight back after each step, such as a projection to fixed values, is told too. Accept the finding "
+        "if that is meant."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         update, structure = evidence.track("update", "abs_max"), evidence.structure

@@ -60,6 +60,10 @@ class GradientSpike(HealthRule):
         "OLMo-core: 6 standard deviations of the last 128, here of the logarithm and per weight; alone it fires on healthy "
         "trainings, with 5 times the largest it did not"
     )
+    consequence: ClassVar[str] = "A single update can be many times larger than all others and undo what was learned."
+    false_alarm: ClassVar[str] = (
+        "Gradients with heavy tails have such spikes without harm. The finding is a note until the loss shows harm."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, early = evidence.track("grad", "norm"), evidence.early("grad", "norm")
@@ -125,6 +129,11 @@ class ExplodingGradient(HealthRule):
         "Divide the learning rate by 10, or warm it up over some hundred steps.",
     )
     source: ClassVar[str] = "AutoTrainer's ratio of 70 fires on healthy trainings; 50 times a weight's own early level does not"
+    consequence: ClassVar[str] = "Updates become so large that the weights leave the region in which the model works."
+    false_alarm: ClassVar[str] = (
+        "A network that leaves a plateau has gradients a thousand times as large, and learns. The rule needs a loss that is "
+        "lost as well."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, early = evidence.track("grad", "norm"), evidence.early("grad", "norm")
@@ -174,6 +183,11 @@ class VanishingGradient(HealthRule):
         "Put a norm before each activation.",
     )
     source: ClassVar[str] = "AutoTrainer's ratio of 1e-3, and a tenth of it, because a ratio alone says little"
+    consequence: ClassVar[str] = "The layers before this place hardly change, so that the model trains only its last part."
+    false_alarm: ClassVar[str] = (
+        "Adam divides by the size of the gradient, so that a small gradient alone does no harm. The rule needs a loss that "
+        "does not fall."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, start = evidence.track("grad", "rms"), evidence.start("grad", "rms")
@@ -237,6 +251,13 @@ class GradientsRepeat(HealthRule):
     )
     source: ClassVar[str] = (
         "tried: sums of gradients grow by 0.39 to 1 first gradients a step, healthy trainings as evenly by 0.26 at most"
+    )
+    consequence: ClassVar[str] = (
+        "Each step follows the sum of all earlier gradients, so that steps grow and the training often diverges."
+    )
+    false_alarm: ClassVar[str] = (
+        "A gradient that grows evenly for another reason, such as slowly growing logits, can look so at the start. The finding "
+        "is a note until the loss shows harm."
     )
 
     def can_run(self, evidence: Evidence) -> str | None:

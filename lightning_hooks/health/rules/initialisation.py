@@ -64,6 +64,13 @@ class PoorInitialization(HealthRule):
         "smdebug warns at a quotient of variances of 10, which fires on half of healthy trainings; the largest quotient of "
         "output and input in one was 11.7, and 2.8 in a recurrent layer with ReLU that starts as the identity"
     )
+    consequence: ClassVar[str] = (
+        "Signals that grow or fade by orders of magnitude give gradients that do the same, so that some layers do not learn."
+    )
+    false_alarm: ClassVar[str] = (
+        "A norm that is applied inside a custom function can undo the scale unseen. The finding is a note until the loss shows "
+        "harm."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         inputs, outputs, roles = evidence.track("input", "rms"), evidence.track("output", "rms"), roles_of(evidence)
@@ -160,6 +167,14 @@ class OddInitialization(HealthRule):
         "Initialise the layer as its siblings: look for code that changes the weights of single layers.",
     )
     source: ClassVar[str] = "tried: fresh weights of equal layers differ by less than 1.25, so that 2.5 is no chance"
+    consequence: ClassVar[str] = (
+        "A layer that starts far larger or smaller than its siblings trains at another pace, and equal numbers give units that "
+        "stay equal."
+    )
+    false_alarm: ClassVar[str] = (
+        "Some designs scale single layers by depth or position on purpose. The finding is a note until the loss shows harm, "
+        "except for one number everywhere."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, roles = evidence.track("param", "rms"), roles_of(evidence)
@@ -258,6 +273,14 @@ class InputNotNormalised(HealthRule):
         "Subtract the mean of each feature of the training data, and divide by its standard deviation.",
     )
     source: ClassVar[str] = "pixels from 0 to 255 have a root mean square above 80, digits from 0 to 16, which train well, of 8"
+    consequence: ClassVar[str] = (
+        "Large inputs make the first gradients large in a few directions, so that a single learning rate does not fit all "
+        "weights."
+    )
+    false_alarm: ClassVar[str] = (
+        "Inputs whose scale is meant, such as counts in front of a logarithm in the model, are told too. The finding is a note "
+        "until the loss shows harm."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)

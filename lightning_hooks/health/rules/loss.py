@@ -68,6 +68,13 @@ class LossSpike(HealthRule):
     source: ClassVar[str] = (
         "OLMo-core skips steps at 6 standard deviations of the last 128; 4 times the largest deviation is ours"
     )
+    consequence: ClassVar[str] = (
+        "One batch can undo what many steps have taught, and spikes that become more frequent announce divergence."
+    )
+    false_alarm: ClassVar[str] = (
+        "A rare hard batch, or the change to another kind of data, also gives a single large loss. The loss must come back "
+        "within a few steps to count."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, early = evidence.loss(), evidence.early(*LOSS)
@@ -131,6 +138,11 @@ class LossDiverged(HealthRule):
         "TheDeepChecker warns at 2 × the minimum, which fires on healthy trainings; 4 × the start at ten steps in a row: ours; "
         "three times its noise is no chance"
     )
+    consequence: ClassVar[str] = "The model is worse than at its start, and rarely recovers by itself."
+    false_alarm: ClassVar[str] = (
+        "A loss whose scale changes on purpose, for example a penalty that is switched on later, also stays above its start. "
+        "Accept the finding."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         values, steps, judged = _known(evidence)
@@ -178,6 +190,11 @@ class LossUnbounded(HealthRule):
     source: ClassVar[str] = (
         "ours: no training of the healthy gallery falls three orders of magnitude below 0; one order is usual, for example of "
         "an actor whose loss is the negative of a value"
+    )
+    consequence: ClassVar[str] = "The training lowers a number that has no lower end, or raises the loss that it should lower."
+    false_alarm: ClassVar[str] = (
+        "The negative value of a critic is unbounded in reinforcement learning. Such a loss is told only if it falls three "
+        "orders of magnitude below 0."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
@@ -241,6 +258,12 @@ class LossConstant(HealthRule):
     source: ClassVar[str] = (
         "smdebug LossNotDecreasing (0.1 % in 10 steps) fires on every healthy training; no fall in the first fifth of the fit, "
         "and at least 50 steps: ours"
+    )
+    consequence: ClassVar[str] = (
+        "Nothing is learned: the outputs do not depend on the inputs, or the labels do not belong to them."
+    )
+    false_alarm: ClassVar[str] = (
+        "Some deep networks stay on a plateau for long before they learn. The finding ends by itself when the loss falls."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:

@@ -24,6 +24,14 @@ class LabelsFitHead(HealthRule):
         "Give both sides of the loss the same shape, for example with `squeeze(-1)` or `view_as(target)`.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "The loss averages over all pairs of samples, so that the model learns the mean of the targets. torch only warns about "
+        "some of these losses."
+    )
+    false_alarm: ClassVar[str] = (
+        "A loss of all pairs on purpose, of [n, 1] and [1, n], is not told. Write the broadcast explicitly with these shapes "
+        "if it is meant."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +52,13 @@ class ActivationBeforeLoss(HealthRule):
         "Put `log_softmax` in front of `nll_loss` and `kl_div`.",
     )
     source: ClassVar[str] = "documentation of torch: these losses apply softmax or sigmoid themselves, or take logarithms"
+    consequence: ClassVar[str] = (
+        "The loss applies an activation twice, or takes the logarithm of the wrong numbers, so that gradients are too small or "
+        "wrong."
+    )
+    false_alarm: ClassVar[str] = (
+        "An activation that limits logits on purpose, such as a tanh with a factor, is a note until the loss shows harm."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (LabelsFitHead(), ActivationBeforeLoss())

@@ -35,6 +35,14 @@ class NotInOptimizer(HealthRule):
         "If the parameter is to stay as it is, call `requires_grad_(False)` on it.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "The parameter keeps its first values. The model trains around it, usually reaches a worse loss, and nothing raises an "
+        "error."
+    )
+    false_alarm: ClassVar[str] = (
+        "A part that is trained by another optimizer, which the monitor does not know, looks the same. In a plain loop, pass "
+        "all optimizers to `instrument`."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         structure = evidence.structure
@@ -84,6 +92,13 @@ class StrangerInOptimizer(HealthRule):
         "Assign a layer that belongs to the model as its attribute, so that it is saved and moved with the model.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "The optimizer updates tensors that the model no longer uses, while the layers in use stay untrained."
+    )
+    false_alarm: ClassVar[str] = (
+        "An optimizer may hold extra parameters on purpose, such as a loss with weights of its own. Make that part an "
+        "attribute of the model, or accept the finding."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         for step in evidence.new_steps.tolist():
@@ -135,6 +150,13 @@ class FrozenMoves(HealthRule):
         "Give the optimizer only parameters with `requires_grad=True`, because weight decay may act on the others.",
     )
     source: ClassVar[str] = "a definition; at 3 steps in a row, because code may load weights at single ones"
+    consequence: ClassVar[str] = (
+        "A part of the model that is meant to stay fixed drifts, so that what was learned before is lost."
+    )
+    false_alarm: ClassVar[str] = (
+        "A mask, a clamp or a projection may write the same numbers at each step: only the write is seen, not the numbers. "
+        "This is why the finding is information."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         roles, structure, last = roles_of(evidence), evidence.structure, evidence.facts
@@ -174,6 +196,14 @@ class FrozenHeld(HealthRule):
         "If it is frozen on purpose, give the optimizer only parameters with `requires_grad=True`.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "The optimizer never changes the frozen parameters. If they were meant to be trained, the model keeps their first "
+        "values."
+    )
+    false_alarm: ClassVar[str] = (
+        "Passing `model.parameters()` to the optimizer with a part frozen on purpose is common and harmless. The finding stays "
+        "information as long as the loss falls."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         structure = evidence.structure
@@ -214,6 +244,14 @@ class ReplicasDiffer(HealthRule):
         "Resume from a checkpoint that was saved before the ranks differed.",
     )
     source: ClassVar[str] = "a definition: checksums of parameters must be equal on all ranks"
+    consequence: ClassVar[str] = (
+        "Each rank then computes the gradient of another model. Their average trains none of them, and a checkpoint holds only "
+        "one."
+    )
+    false_alarm: ClassVar[str] = (
+        "Parameters that are meant to differ between ranks, such as experts of each rank, look the same. Accept the finding "
+        "for these parameters."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         for step in evidence.new_steps.tolist():

@@ -41,6 +41,13 @@ class NormStatistics(HealthRule):
         "For small batches use GroupNorm or LayerNorm, or batch norms that are synchronised between ranks.",
     )
     source: ClassVar[str] = "evaluation mode: a definition; 4 elements: ours, with 2 only the signs of a difference are left"
+    consequence: ClassVar[str] = (
+        "The norm uses stored statistics that do not fit the data, or statistics of so few numbers that they are mostly noise."
+    )
+    false_alarm: ClassVar[str] = (
+        "A backbone that is fine-tuned with fixed statistics on purpose is told, if its norms still have trainable parameters. "
+        "Freeze these, or accept it."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -107,6 +114,12 @@ class EvaluationMode(HealthRule):
         "If the module should act as in training, call `train()` on it after the code that evaluates.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "Dropout does not act and batch norms use stored statistics, so that the training differs from what its author planned."
+    )
+    false_alarm: ClassVar[str] = (
+        "Keeping a pretrained part in evaluation mode is common practice, so that the finding is information."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         structure = evidence.structure
@@ -152,6 +165,13 @@ class DropoutTooHigh(HealthRule):
         "Begin with 0.1 to 0.5.",
     )
     source: ClassVar[str] = "Srivastava et al. 2014 drop 20 to 50 % of hidden units, and underfit where they drop 90 %"
+    consequence: ClassVar[str] = (
+        "So few elements are left that the layers behind hardly see the input, and the loss falls slowly or not at all."
+    )
+    false_alarm: ClassVar[str] = (
+        "A wide representation of which few elements suffice can learn with such a dropout. Accept the finding if the loss "
+        "falls."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason, structure = super().can_run(evidence), evidence.structure

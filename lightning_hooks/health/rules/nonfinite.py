@@ -85,6 +85,13 @@ class NonFinite(HealthRule):
         "Resume from a checkpoint before this step; weights that are not finite never recover.",
     )
     source: ClassVar[str] = "one such number counts, as in tfdbg2 and Megatron, unless a loss scaler has skipped the step"
+    consequence: ClassVar[str] = (
+        "A weight that is NaN or infinite never recovers, and makes every later output and loss NaN too."
+    )
+    false_alarm: ClassVar[str] = (
+        "Gradients that a loss scaler or your own code skips are not told. A batch that marks gaps with NaN is told only if "
+        "the loss or a weight is bad as well."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         rows = {"loss", "param", "grad"}.intersection(evidence.tensors)

@@ -40,6 +40,13 @@ class Underflow(HealthRule):
         "Use a loss scaler (precision 16-mixed), and do not divide the loss by a large number.",
     )
     source: ClassVar[str] = "the format: 2^-14 is the smallest normal float16; TransformerEngine counts elements below it"
+    consequence: ClassVar[str] = (
+        "A gradient below the range of float16 is rounded to a few digits or to 0, so that its weight is not trained."
+    )
+    false_alarm: ClassVar[str] = (
+        "A weight whose true gradient is tiny, because all is learned, looks the same. The finding is a note until the loss "
+        "shows harm."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -100,6 +107,13 @@ class LostUpdates(HealthRule):
     )
     source: ClassVar[str] = (
         "ours: half the elements; in bfloat16 that is usual in healthy training, hence the loss as second witness"
+    )
+    consequence: ClassVar[str] = (
+        "The optimizer computes updates that vanish in the rounding of the weight, so that most elements stay where they are."
+    )
+    false_alarm: ClassVar[str] = (
+        "In bfloat16 many lost updates are usual in healthy training. The rule needs a loss that does not fall as its second "
+        "witness."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:

@@ -22,6 +22,14 @@ class GradientsKept(HealthRule):
     looks_for: ClassVar[tuple[str, ...]] = ("gradients-kept",)
     next_steps: ClassVar[tuple[str, ...]] = ("Call `zero_grad()` of each optimizer before the backward pass of its loss.",)
     source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of an accumulation"
+    consequence: ClassVar[str] = (
+        "Each step is taken along the sum of all gradients so far. Steps grow, point into old directions, and the training "
+        "often diverges."
+    )
+    false_alarm: ClassVar[str] = (
+        "A loop that keeps gradients on purpose, as a momentum of its own without an optimizer's buffer, looks the same. "
+        "Accept the finding there."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +48,13 @@ class ClearedBeforeStep(HealthRule):
         "Call `zero_grad()` before the backward pass or after the step, not between them.",
     )
     source: ClassVar[str] = "a definition; at three steps, because a loop may skip single steps so"
+    consequence: ClassVar[str] = (
+        "The optimizer steps without any gradient, so that nothing is learned although backward passes cost time."
+    )
+    false_alarm: ClassVar[str] = (
+        "A loop may drop the gradients of batches that it cannot use. Only three steps with cleared gradients within the first "
+        "twelve are told."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +74,14 @@ class GradientsOfAnotherLoss(HealthRule):
         "Or keep the other loss out of these parameters: `requires_grad_(False)` during its backward pass.",
     )
     source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of an accumulation"
+    consequence: ClassVar[str] = (
+        "The optimizer mixes the gradient of its own loss with one that may point the other way, as that of a generator does "
+        "for a discriminator."
+    )
+    false_alarm: ClassVar[str] = (
+        "Two losses with a backward pass each may be added up on purpose in the same parameters. Accept the finding if both "
+        "are meant."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +98,11 @@ class ClippingMisplaced(HealthRule):
     looks_for: ClassVar[tuple[str, ...]] = ("clipping-misplaced",)
     next_steps: ClassVar[tuple[str, ...]] = ("Clip the gradients after the last backward pass of a step and before the step.",)
     source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of a step"
+    consequence: ClassVar[str] = "Gradients are not limited at all, so that a single bad batch can still ruin the weights."
+    false_alarm: ClassVar[str] = (
+        "A call that only measures the norm is not told if its limit is 100,000 or more. Use `math.inf` as the limit in such a "
+        "call."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +124,14 @@ class AccumulationNotDivided(HealthRule):
         "Or divide the learning rate by it.",
     )
     source: ClassVar[str] = "a definition; at three steps"
+    consequence: ClassVar[str] = (
+        "The step of SGD is as many times larger as there are batches, which acts like a learning rate that is multiplied by "
+        "their number."
+    )
+    false_alarm: ClassVar[str] = (
+        "A learning rate that was tuned for the sum is right as it is. The finding is a note until the loss of the run shows "
+        "harm."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (

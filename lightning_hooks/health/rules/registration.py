@@ -30,6 +30,13 @@ class NotRegistered(HealthRule):
         "If the part is to stay as it is, call `requires_grad_(False)` on it.",
     )
     source: ClassVar[str] = "a definition; over twelve steps, because a critic may be trained at every fifth"
+    consequence: ClassVar[str] = (
+        "The modules are trained by no optimizer, stay on their first device, and are missing in checkpoints."
+    )
+    false_alarm: ClassVar[str] = (
+        "A list may hide a part from the optimizer on purpose. Freeze the part with `requires_grad_(False)`, and the finding "
+        "ends."
+    )
 
     def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
         return not any(map(is_named_copy, sighting.rows))

@@ -35,6 +35,13 @@ class StateNotRestored(HealthRule):
     source: ClassVar[str] = (
         "a definition; of moments, a norm that differs by a hundredth, more than a cast to bfloat16 changes it"
     )
+    consequence: ClassVar[str] = (
+        "Moments that start at 0 and a schedule that starts over make the first steps after a resume too large or too small."
+    )
+    false_alarm: ClassVar[str] = (
+        "A new stage of a training may start with a fresh optimizer on purpose. The finding is a note until the loss shows "
+        "harm."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,12 @@ class ResumedOtherwise(HealthRule):
         "If it is not on purpose, search for code that sets the rate, or makes an optimizer, after the state is loaded.",
     )
     source: ClassVar[str] = "a definition; rates that differ by a thousandth"
+    consequence: ClassVar[str] = (
+        "The second part of the training does not continue the first one, so that the two cannot be compared as one run."
+    )
+    false_alarm: ClassVar[str] = (
+        "Changing the rate or the optimizer at a resume is often on purpose, so that the finding is information."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +83,13 @@ class LossAfterResume(HealthRule):
         "Compare a batch and its loss before and after the resume: weights, data, and modes of layers should be the same.",
     )
     source: ClassVar[str] = "the median of 10 losses, against all of the 50 before; 32 losses are needed for a level"
+    consequence: ClassVar[str] = (
+        "The model does not continue from the state that was saved: weights, data or modes of layers are not what they were."
+    )
+    false_alarm: ClassVar[str] = (
+        "Another order of the data, or a harder part of it, also moves the loss. The finding is information, and compares ten "
+        "losses with fifty."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         for symptom in super().check(evidence):

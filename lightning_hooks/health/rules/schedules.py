@@ -27,6 +27,14 @@ class ScheduleAtOtherPace(HealthRule):
         "ours: the length is the number of steps or batches of the fit by 2 %, or that of its epochs, and is advanced at "
         "another pace; or half of the fit has a hundred-millionth of the rate"
     )
+    consequence: ClassVar[str] = (
+        "The learning rate reaches its end far too early, or hardly leaves its beginning, so that most steps train with a "
+        "wrong rate."
+    )
+    false_alarm: ClassVar[str] = (
+        "A schedule whose length equals the number of steps or epochs by chance, and whose pace is meant, looks the same. "
+        "Accept the finding."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,13 @@ class ScheduleEndsEarly(HealthRule):
         "Let the rate fall over the whole fit.",
     )
     source: ClassVar[str] = "ours: cosine, linear and exponential schedules of a whole fit stay above a tenth for most of it"
+    consequence: ClassVar[str] = (
+        "Nine tenths of the fit train with hardly any learning rate, which costs time and changes little."
+    )
+    false_alarm: ClassVar[str] = (
+        "A fit that is ended by early stopping may have a planned length that it never reaches. The finding is a note until "
+        "the loss shows harm."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +80,12 @@ class WarmUpOutlastsFit(HealthRule):
         "Look at how often the schedule is advanced: after each step or each epoch.",
     )
     source: ClassVar[str] = "ours: a warm-up usually takes 1 to 10 % of a fit"
+    consequence: ClassVar[str] = (
+        "The model never trains at the rate that the schedule was made for, and learns slower than it could."
+    )
+    false_alarm: ClassVar[str] = (
+        "A short trial of a longer training has such a schedule on purpose. The finding is a note until the loss shows harm."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +102,12 @@ class LearningRateFallen(HealthRule):
         "Let the rate fall over the whole training.",
     )
     source: ClassVar[str] = "ours: a cosine is above a tenth of its largest rate for 80 % of a training, a linear fall for 90 %"
+    consequence: ClassVar[str] = (
+        "Most steps were taken at a thousandth of the largest rate, so that they changed hardly anything."
+    )
+    false_alarm: ClassVar[str] = (
+        "A schedule with a short peak may be meant, as in one-cycle training. The finding is a note until the loss shows harm."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +126,14 @@ class ScheduleAdvancesEachBatch(HealthRule):
         "Advance the schedule where the optimizer steps, or make it for the number of all batches.",
     )
     source: ClassVar[str] = "a definition; at three of the first twelve steps"
+    consequence: ClassVar[str] = (
+        "The schedule advances several times for each step of the optimizer, so that it ends after a share of the planned "
+        "steps."
+    )
+    false_alarm: ClassVar[str] = (
+        "A schedule that counts batches on purpose, or follows the share of the epoch, is right. The finding is therefore "
+        "information."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (

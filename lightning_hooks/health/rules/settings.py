@@ -25,6 +25,14 @@ class BetasSwapped(HealthRule):
         "ours: Adam is known to converge with a first beta below the root of the second; tuned betas are (0.5, 0.9) to "
         "(0.95, 0.999), which no optimizer of torch has the other way round by default"
     )
+    consequence: ClassVar[str] = (
+        "The average of the gradients then spans more steps than that of their squares, so that steps can become very large "
+        "after a quiet stretch."
+    )
+    false_alarm: ClassVar[str] = (
+        "Unusual betas may come from a search. The finding is a note unless the first average spans more than ten times the "
+        "steps of the second."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +51,10 @@ class EpsilonVanishes(HealthRule):
         "If weights must be float16, give the optimizer eps=1e-4.",
     )
     source: ClassVar[str] = "the definition of float16, whose smallest number is 6e-8"
+    consequence: ClassVar[str] = "The optimizer divides by a root that can be 0, and weights become infinite or NaN."
+    false_alarm: ClassVar[str] = (
+        "An optimizer that keeps its state in float32 while its weights are float16 is not told. No usual false alarm is known."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (BetasSwapped(), EpsilonVanishes())

@@ -58,6 +58,14 @@ class LayersAreOne(HealthRule):
         "If layers share their weights on purpose, give each of them a norm of its own.",
     )
     source: ClassVar[str] = "a definition: one object has several names that differ in an index only"
+    consequence: ClassVar[str] = (
+        "The model has the parameters of one layer where several were planned, and batch norms mix statistics of several "
+        "depths."
+    )
+    false_alarm: ClassVar[str] = (
+        "Sharing weights across depth is a known design. The finding is information until the loss stands still, except for a "
+        "batch norm in an `nn.Sequential`."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         structure = evidence.structure

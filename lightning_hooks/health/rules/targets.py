@@ -44,6 +44,13 @@ class TargetsOutOfReach(HealthRule):
         "Divide the targets by their standard deviation, or let the last layer multiply its output with it.",
     )
     source: ClassVar[str] = "ours: after 40 steps, residuals of healthy trainings are 2.3 times the output at most"
+    consequence: ClassVar[str] = (
+        "The last layer must grow by a factor of hundreds before it can fit the targets, which takes most of the training."
+    )
+    false_alarm: ClassVar[str] = (
+        "Targets with rare huge values can have such a mean square while most are in reach. Look at their distribution before "
+        "you accept it."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         roles, loss = roles_of(evidence), evidence.loss()
@@ -90,6 +97,12 @@ class TargetsIgnored(HealthRule):
         "If a template or a mask decides which tokens are targets, look whether it is found in the tokens of the batch.",
     )
     source: ClassVar[str] = "a definition; at five losses, because a batch may have no target by chance"
+    consequence: ClassVar[str] = (
+        "No element of the batch contributes to the loss, so that there is no gradient and nothing is learned."
+    )
+    false_alarm: ClassVar[str] = (
+        "A single batch without targets is not told, because five losses must be so. No usual false alarm is known."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +122,13 @@ class TargetsConstant(HealthRule):
         "If the data are sorted by class, let the loader shuffle.",
     )
     source: ClassVar[str] = "ours: an epoch of 200 samples or more, else 1,500 samples, and 10,000 if all are 0"
+    consequence: ClassVar[str] = (
+        "A model that gives one answer for all inputs is perfect on these targets, so that it learns nothing else."
+    )
+    false_alarm: ClassVar[str] = (
+        "Rare classes can be absent from many samples. The rule waits for 1,500 samples or an epoch, and for 10,000 samples if "
+        "all are 0."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +147,10 @@ class EndNeverTarget(HealthRule):
         "Give the padding an id of its own, or ignore it by the attention mask and not by its id.",
     )
     source: ClassVar[str] = "ours: 20 padded sequences of the first 12 steps, whose last targets vary"
+    consequence: ClassVar[str] = "The language model never learns to end a text, so that generation runs until its limit."
+    false_alarm: ClassVar[str] = (
+        "Some models are not to learn where texts end, for example with packed sequences. The finding is therefore information."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +169,12 @@ class TargetsAreInputs(HealthRule):
         "If the model is to predict the next token, shift the targets: `logits[:, :-1]` and `tokens[:, 1:]`.",
     )
     source: ClassVar[str] = "a definition; of 200 targets or more"
+    consequence: ClassVar[str] = (
+        "A language model that sees its own target learns to copy it. The loss falls quickly, and generation is useless."
+    )
+    false_alarm: ClassVar[str] = (
+        "In an autoencoder the targets are the inputs on purpose. The finding is therefore information."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (

@@ -26,6 +26,13 @@ class TieBroken(HealthRule):
         "Load numbers into a tied weight with `weight.data.copy_(…)`, and a checkpoint without `assign=True`.",
     )
     source: ClassVar[str] = "a definition: a tied parameter is one object"
+    consequence: ClassVar[str] = (
+        "The model has more parameters than planned, the two weights drift apart, and a checkpoint may load only one of them."
+    )
+    false_alarm: ClassVar[str] = (
+        "A head may start as a copy of the embedding on purpose. Without a tie in the code the finding is information until "
+        "the loss stands still."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (TieBroken(),)

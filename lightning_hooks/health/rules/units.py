@@ -44,6 +44,12 @@ class UnitCollapse(HealthRule):
         "Start the router with small weights and without a bias.",
     )
     source: ClassVar[str] = "Shazeer et al. 2017 (arXiv 1701.06538) describe the collapse; the share is of this package"
+    consequence: ClassVar[str] = (
+        "The other experts get no samples and do not learn, so that the model has the capacity of one expert."
+    )
+    false_alarm: ClassVar[str] = (
+        "A phase in which one expert is chosen on purpose looks the same. The finding is a note until the loss shows harm."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         roles, track = roles_of(evidence), evidence.track("output", "count")

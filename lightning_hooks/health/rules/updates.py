@@ -57,6 +57,13 @@ class UpdateTooLarge(HealthRule):
         "0.1 ends TheDeepChecker's band; at once it fires on healthy trainings, for 10 steps while the loss does not fall it "
         "did not"
     )
+    consequence: ClassVar[str] = (
+        "A step that changes a weight by a tenth of it or more destroys what the last steps have built."
+    )
+    false_alarm: ClassVar[str] = (
+        "Some recurrent networks make such steps and learn. The rule needs a loss that does not fall and has lost half of its "
+        "gain."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, roles = evidence.track("update", "ratio"), roles_of(evidence)
@@ -97,6 +104,10 @@ class UpdateTooSmall(HealthRule):
     source: ClassVar[str] = (
         "cs231n and TheDeepChecker warn below 1e-4, which fires on healthy fine-tuning; 3e-5 from the start on, while the loss "
         "does not fall, did not"
+    )
+    consequence: ClassVar[str] = "The weight stays practically where it began, so that the training time is lost for it."
+    false_alarm: ClassVar[str] = (
+        "Fine-tuning with a small rate has such updates on purpose. The finding is a note until the loss shows harm."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
@@ -156,6 +167,14 @@ class WeightGrowth(HealthRule):
     source: ClassVar[str] = (
         "tried: the head of a healthy LSTM under SGD with a rate of 20 grows 9 times, faulty weights 40 times and more"
     )
+    consequence: ClassVar[str] = (
+        "A weight that outgrows the rest dominates the output, saturates what comes after it, and often ends in numbers that "
+        "are not finite."
+    )
+    false_alarm: ClassVar[str] = (
+        "Heads under SGD with a large rate grow several times in healthy training. The finding is a note until the loss shows "
+        "harm."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, start, roles = evidence.track("param", "rms"), evidence.start("param", "rms"), roles_of(evidence)
@@ -200,6 +219,12 @@ class WeightShrinkage(HealthRule):
         "Search for code that multiplies weights: `mul_`, a norm that is imposed, an average that began at 0.",
     )
     source: ClassVar[str] = "ours: a decay would have to take 2.3 % of the weight in each of 100 steps; healthy ones take 0.1 %"
+    consequence: ClassVar[str] = (
+        "A weight that falls to a tenth in few steps loses what it has learned, and its layer passes hardly any signal."
+    )
+    false_alarm: ClassVar[str] = (
+        "Branches that are not needed may shrink in healthy training, so that the finding is information."
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, roles = evidence.track("param", "rms"), roles_of(evidence)
@@ -242,6 +267,13 @@ class ClippingAlways(HealthRule):
         "Compare `watch/run/grad_norm` with gradient_clip_val: a limit far below the usual norm replaces the learning rate.",
     )
     source: ClassVar[str] = "a limit that acts at more than 90 % of the steps is no guard against outliers any more"
+    consequence: ClassVar[str] = (
+        "The limit replaces the learning rate: each step has the same length, however large the gradient is."
+    )
+    false_alarm: ClassVar[str] = (
+        "Many language models are trained with clipping at nearly every step. The finding is information, and becomes a cause "
+        "only if the model hardly learns."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)

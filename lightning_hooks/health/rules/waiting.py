@@ -27,6 +27,12 @@ class WaitsForData(HealthRule):
         "If callbacks or logging do much after each step, let them act less often.",
     )
     source: ClassVar[str] = "ours: half of a step, and 20 ms, as the median of 49 steps"
+    consequence: ClassVar[str] = (
+        "The device has nothing to do for most of the time, so that the training takes a multiple of the time that it needs."
+    )
+    false_alarm: ClassVar[str] = (
+        "Only time is lost, never quality, so that the finding is information. Slow callbacks between two steps count as well."
+    )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (WaitsForData(),)

@@ -69,6 +69,11 @@ class ZeroGradients(HealthRule):
         "targets that are all ignored, `zero_infinity`.",
     )
     source: ClassVar[str] = "a definition; at ten updates, because branches that start at zero and single batches may have none"
+    consequence: ClassVar[str] = "No update changes the model, so that the rest of the training is lost time."
+    false_alarm: ClassVar[str] = (
+        "A loss that is exactly 0 for ten steps because all samples are within a margin is told too, if it was so from the "
+        "first step on."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -195,6 +200,14 @@ class GradientsConsumed(HealthRule):
         "In a plain loop, give `instrument` the optimizers that step within backward: then their gradients are measured.",
     )
     source: ClassVar[str] = "a definition; at ten updates, all that were watched, because code may set weights at single steps"
+    consequence: ClassVar[str] = (
+        "Nothing is wrong with the training. Rules on gradients cannot judge parameters whose gradients are gone before the "
+        "step."
+    )
+    false_alarm: ClassVar[str] = (
+        "The finding is information about what cannot be measured. In a plain loop it ends when `instrument` is given these "
+        "optimizers."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
@@ -250,6 +263,13 @@ class ZeroInput(HealthRule):
         "If it reads another layer, look at the weights and biases there: something multiplies by 0.",
     )
     source: ClassVar[str] = "a definition; ten steps, because branches that start at zero leave that state within so many"
+    consequence: ClassVar[str] = (
+        "A layer that only gets zeros gives its bias for every sample, and its weight gets no gradient."
+    )
+    false_alarm: ClassVar[str] = (
+        "An input that is zero on purpose, such as the first state of a recurrent network, is told too. Accept the finding for "
+        "that layer."
+    )
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
