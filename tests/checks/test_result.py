@@ -31,8 +31,10 @@ def test_a_report_counts_and_ends_with_its_verdict():
     assert str(report).splitlines() == [
         "FAIL  NoGradient          a.weight, a.bias: no gradient",
         "                          -> Look.",
+        "                          -> More: lightning-hooks explain NoGradient",
         "WARN  InputNotNormalised  a: the mean is large",
         "                          -> Subtract.",
+        "                          -> More: lightning-hooks explain InputNotNormalised",
         "PASS  FrozenMoves         no parameter is frozen",
         "SKIP  InitialLoss         no loss",
         "Note: eager",

@@ -74,6 +74,7 @@ def test_a_run_is_told_with_its_findings_and_what_ran_and_what_could_not(tmp_pat
         f"{tmp_path}: not healthy, 1 problem in 100 steps.",
         "WARNING: DeadUnits, since step 20. fc: dead.",
         "  Why   fc, step 20: 90 % of the units are dead",
+        "  More  lightning-hooks explain DeadUnits",
         "1 found     DeadUnits",
         "2 silent    LossSpike, WeightGrowth",
         "Could not   NormStatistics (no norm), ScaleCollapse and Underflow (no scaler)",

@@ -54,6 +54,7 @@ def test_each_finding_and_cause_is_listed_once_the_worst_first():
         "next": "Drop it.",
         "next_steps": ["Drop it."],
         "alternatives": ["Or not."],
+        "more": "lightning-hooks explain BadBatch",
         "numbers": [1],
         "step": 5,
     }
