@@ -23,11 +23,27 @@ from lightning_hooks.health.rule import FAMILIES
 ROOT: Final = Path(__file__).parent.parent
 EVIDENCE: Final = ("health", "trainings", "faults", "reports", "support", "versions", "wheels", "clients")
 """The pages of docs/ that say what was measured or run, which stand apart from guides."""
-GUIDES: Final = ("dashboard", "check", "flight_recorder", "baselines", "rules", "statistics", "transforms", "hooks", "consumers")
+GUIDES: Final = (
+    "dashboard",
+    "check",
+    "flight_recorder",
+    "baselines",
+    "rules",
+    "statistics",
+    "transforms",
+    "hooks",
+    "consumers",
+)
 """The guides in the order in which the site lists them; any other page of docs/ follows."""
 _PROJECT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/internals.md")
 _MEASURED: Final = ("benchmarks/RESULTS.md", "benchmarks/RESULTS-h200.md", "benchmarks/trainings/PROTOCOL.md")
-_KIND_TITLES: Final = {"rule": "Health rules", "cause": "Causes", "check": "Checks", "comparison": "Comparisons", "error": "Errors"}
+_KIND_TITLES: Final = {
+    "rule": "Health rules",
+    "cause": "Causes",
+    "check": "Checks",
+    "comparison": "Comparisons",
+    "error": "Errors",
+}
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _SPECIAL: Final = re.compile(r"([\\*_\[\]<>{}$|])")
 
@@ -45,7 +61,10 @@ def assemble(folder: Path) -> None:
         if path.suffix in (".png", ".svg"):
             _copy(path, folder)
     _write(folder / "index.md", (ROOT / "website/index.md").read_text(encoding="utf-8"))
-    _write(folder / "guides.md", _index("Guides", "Each guide is about one task, and each of its examples is run by a test.", guides))
+    _write(
+        folder / "guides.md",
+        _index("Guides", "Each guide is about one task, and each of its examples is run by a test.", guides),
+    )
     evidence = [f"docs/{name}" for name in EVIDENCE] + [each.removesuffix(".md") for each in _MEASURED]
     text = "These pages are written by programs: what was said of trainings, what was measured, and which versions were run."
     _write(folder / "evidence.md", _index("Evidence", text, evidence))
@@ -178,7 +197,7 @@ def _write_reference(folder: Path) -> None:
         parts += [""]
         for name in names:
             _write(folder / f"{name}.md", _documented(name, "lightning_hooks", [name]))
-    for package, names in (("transforms", sorted(transforms.__all__)), ("hooks", _ready_made())):
+    for package, names in (("transforms", sorted({*transforms.__all__} - {*public})), ("hooks", _ready_made())):
         parts += [f"## {package.capitalize()}", ""]
         parts += [f"- [`{package}.{name}`]({package}.md): {_summary(_of(package, name))}" for name in names] + [""]
         _write(folder / f"{package}.md", _documented(package.capitalize(), f"lightning_hooks.{package}", names))

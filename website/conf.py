@@ -27,8 +27,8 @@ nitpicky = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the signature has them already
 autodoc_class_signature = "separated"
+napoleon_use_ivar = True
 napoleon_use_rtype = False
-napoleon_custom_sections = ["Attributes"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

@@ -14,7 +14,7 @@ from lightning_hooks import errors
 from lightning_hooks.checks.catalogue import checks_by_name
 from lightning_hooks.explained.pages import KINDS, PATH, TITLES, Page, Section, as_json
 from lightning_hooks.health.cause_rule import CauseRule, Entry
-from lightning_hooks.health.cause_words import CONSEQUENCES
+from lightning_hooks.health.cause_words import CONSEQUENCES, MEANINGS
 from lightning_hooks.health.causes import CAUSES
 from lightning_hooks.health.criterion import Criterion
 from lightning_hooks.health.reference.reference import Reference
@@ -158,7 +158,10 @@ def _of_check(check: Any, *, has_rule: bool) -> Iterator[tuple[str, Sequence[str
 
 def _of_cause(cause: CauseRule, *, is_alone: bool) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
     message = _without_places(cause.message)
-    yield TITLES[0], (message if is_alone else f"The cause of the same name says: {message}",), ()
+    if cause.name in MEANINGS:
+        yield TITLES[0], (MEANINGS[cause.name], "A message says which of these it is:"), (message,)
+    else:
+        yield TITLES[0], (message if is_alone else f"The cause of the same name says: {message}",), ()
     yield TITLES[1], (CONSEQUENCES[cause.name],) if is_alone else (), ()
     yield (
         (TITLES[2], (), (_basis(cause),))

@@ -1,4 +1,4 @@
-"""Why each cause harms a training, for `lightning-hooks explain`. Several entries of the table of causes have one name."""
+"""What the entries of a cause have in common, and why each cause harms, for `lightning-hooks explain`."""
 
 from __future__ import annotations
 
@@ -59,3 +59,21 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
     "GradientCut": "The parameters behind the cut keep their first values, and no error is raised.",
 }
 """By the name of the cause."""
+MEANINGS: Final[Mapping[str, str]] = {
+    "ScheduleMismatch": "The schedule of the learning rate does not fit the number of times that it is advanced.",
+    "ParametersForgotten": "The optimizer does not hold all parameters of the model, or holds others.",
+    "NumericalRange": "The number format cannot hold what the training computes, so that numbers become 0, infinite or NaN.",
+    "GradientsNotCleared": "Gradients of earlier steps are still there when the next ones are added to them.",
+    "GradientsClearedEarly": "Gradients are cleared between the backward pass and the step of the optimizer.",
+    "ActivationsDead": "Units or whole activations give 0 for every sample, so that no gradient passes them.",
+    "InputOfZeros": "A layer multiplies only zeros, because its input or its state is 0.",
+    "BadBatch": "The data of single steps differ from all other data, or hold numbers that are not finite.",
+    "InitializationTooSmall": "Weights start at zero or too small, so that the signal fades on its way.",
+    "InitializationTooLarge": "Weights start too large, so that signals or first gradients are out of proportion.",
+    "DataNotNormalised": "The inputs or the targets have a scale that the model cannot fit from its start.",
+    "WeightsWritten": "Other code than the optimizer writes into the weights.",
+    "LearningRateTooLow": "The steps are too small for the model to learn, by their rate or by its schedule.",
+    "LearningRateTooHigh": "The steps are too large for this model.",
+    "ActivationsSaturated": "Activations lie where their slope is about zero, so that hardly any gradient passes them.",
+}
+"""What the entries of a cause have in common, by its name, for causes that have several entries in the table."""
