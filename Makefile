@@ -11,6 +11,8 @@
 #   make clients train packages built on Lightning, plain and watched, into docs/clients.md; CLIENTS="darts gluonts" for some
 #   make gallery  all healthy and faulty trainings at three seeds, into docs/health.md, docs/check.md and docs/baselines.md;
 #                 SEEDS=0 for one seed; PEERS=1 for other packages
+#   make site    build the documentation site into build/site/html; a warning is an error
+#   make links   ask for every address that the site names outside of itself
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -39,7 +41,7 @@ FALLBACK := $(patsubst %,tests/stats/test_%.py,table accuracy) tests/stats/kerne
 	$(patsubst %,tests/engine/watching/test_%.py,pairs snapshots) \
 	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies)
 
-.PHONY: demo test types doctests bench matrix gpu wheels clients gallery clean
+.PHONY: demo test types doctests bench matrix gpu wheels clients gallery site links clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -95,6 +97,23 @@ gallery: $(READY)
 	$(BIN)/python -m galleries.reference.run
 	$(BIN)/python -m galleries.reference.table
 	OMP_NUM_THREADS=1 GALLERY=all $(BIN)/python -m pytest -n $(WORKERS) $(GALLERY_TESTS)
+
+SITE := build/site
+SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c website $(SITE)/source
+
+# The pages of `lightning-hooks explain` are a part of the package: a test says when they are to be written anew.
+site: $(SITE)/source
+	rm -rf $(SITE)/html
+	$(SPHINX) $(SITE)/html --builder html
+	@echo "open $(SITE)/html/index.html"
+
+links: $(SITE)/source
+	$(SPHINX) $(SITE)/links --builder linkcheck
+
+.PHONY: $(SITE)/source
+$(SITE)/source: $(READY)
+	$(BIN)/python -m pip install --quiet $(PINNED) --group docs
+	$(BIN)/python -m website.assemble $@
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)

@@ -1,4 +1,4 @@
-"""README.md and docs/: every block of Python runs, every block of YAML can be loaded, and every link has a target."""
+"""README.md, docs/ and website/: every block of Python runs, every block of YAML can be loaded, and every link has a target."""
 
 import doctest
 import re
@@ -20,7 +20,7 @@ from lightning_hooks.cli.runs import RUN_COMMANDS
 from lightning_hooks.rules.reading import as_rules
 
 ROOT = Path(__file__).parent.parent
-FILES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+FILES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("website/*.md"))]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 
 

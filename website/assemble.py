@@ -37,6 +37,13 @@ GUIDES: Final = (
 """The guides in the order in which the site lists them; any other page of docs/ follows."""
 _PROJECT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/internals.md")
 _MEASURED: Final = ("benchmarks/RESULTS.md", "benchmarks/RESULTS-h200.md", "benchmarks/trainings/PROTOCOL.md")
+_OF_GUIDES: Final = (
+    "Each guide is about one task, and its examples are run by tests. What a `HealthMonitor` says, and how its rules are changed, "
+    "stands [beside its record](docs/health.md)."
+)
+_OF_EVIDENCE: Final = (
+    "What was said of healthy and faulty trainings, what watching costs, what is supported, and which versions were run."
+)
 _KIND_TITLES: Final = {
     "rule": "Health rules",
     "cause": "Causes",
@@ -63,11 +70,10 @@ def assemble(folder: Path) -> None:
     _write(folder / "index.md", (ROOT / "website/index.md").read_text(encoding="utf-8"))
     _write(
         folder / "guides.md",
-        _index("Guides", "Each guide is about one task, and each of its examples is run by a test.", guides),
+        _index("Guides", _OF_GUIDES, guides),
     )
     evidence = [f"docs/{name}" for name in EVIDENCE] + [each.removesuffix(".md") for each in _MEASURED]
-    text = "These pages are written by programs: what was said of trainings, what was measured, and which versions were run."
-    _write(folder / "evidence.md", _index("Evidence", text, evidence))
+    _write(folder / "evidence.md", _index("Evidence", _OF_EVIDENCE, evidence))
     project = [each.removesuffix(".md") for each in _PROJECT]
     _write(folder / "project.md", _index("Project", "How to contribute, what changed, and how the package is built.", project))
     _write_explained(folder / "explain")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import lightning_hooks
-from website.extension import setup
-
-__all__ = ["setup"]
 
 ADDRESS = ""
-"""Where the site is published, with a slash at its end. Empty as long as the repository has no public address: links are relative."""
+"""Where the site is published, with a slash at its end; empty as long as the repository has no public address."""
 
 project = "lightning_hooks"
 author = "lightning_hooks developers"
 project_copyright = author
 release = version = lightning_hooks.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "website.extension",
+]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
@@ -43,6 +47,7 @@ html_baseurl = ADDRESS
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "logo": {"text": project},
     "header_links_before_dropdown": 7,

@@ -80,9 +80,15 @@ def _above(node: nodes.Node) -> list[nodes.Node]:
     return found
 
 
+def _skip_calls_of_trainers(app: Sphinx, what: str, name: str, value: object, skip: bool, options: Any) -> bool | None:
+    """Leave out the methods of a callback that only a Trainer calls."""
+    return True if name.startswith("on_") or name in ("setup", "teardown", "state_dict", "load_state_dict") else None
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the links."""
     app.add_directive("names", Names)
     app.add_directive("annotated", Annotated)
     app.connect("doctree-resolved", _link_names)
+    app.connect("autodoc-skip-member", _skip_calls_of_trainers)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
