@@ -38,8 +38,8 @@ GUIDES: Final = (
 _PROJECT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/internals.md")
 _MEASURED: Final = ("benchmarks/RESULTS.md", "benchmarks/RESULTS-h200.md", "benchmarks/trainings/PROTOCOL.md")
 _OF_GUIDES: Final = (
-    "Each guide is about one task, and its examples are run by tests. What a `HealthMonitor` says, and how its rules are changed, "
-    "stands [beside its record](docs/health.md)."
+    "Each guide is about one task, and its examples are run by tests. What a `HealthMonitor` says, and how its rules are "
+    "changed, stands [beside its record](docs/health.md)."
 )
 _OF_EVIDENCE: Final = (
     "What was said of healthy and faulty trainings, what watching costs, what is supported, and which versions were run."
@@ -67,7 +67,8 @@ def assemble(folder: Path) -> None:
     for path in (ROOT / "docs").rglob("*"):
         if path.suffix in (".png", ".svg"):
             _copy(path, folder)
-    _write(folder / "index.md", (ROOT / "website/index.md").read_text(encoding="utf-8"))
+    # The start page lies at the top of the site, and in the repository beside the other pages of the site.
+    _write(folder / "index.md", (ROOT / "website/index.md").read_text(encoding="utf-8").replace("../", ""))
     _write(
         folder / "guides.md",
         _index("Guides", _OF_GUIDES, guides),

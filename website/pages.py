@@ -159,7 +159,7 @@ def _of_check(check: Any, *, has_rule: bool) -> Iterator[tuple[str, Sequence[str
 def _of_cause(cause: CauseRule, *, is_alone: bool) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
     message = _without_places(cause.message)
     if cause.name in MEANINGS:
-        yield TITLES[0], (MEANINGS[cause.name], "A message says which of these it is:"), (message,)
+        yield TITLES[0], (MEANINGS[cause.name], "A message says which of these sentences holds."), (message,)
     else:
         yield TITLES[0], (message if is_alone else f"The cause of the same name says: {message}",), ()
     yield TITLES[1], (CONSEQUENCES[cause.name],) if is_alone else (), ()
