@@ -32,9 +32,9 @@ class InputsMatter(Check):
 
     A zero gradient is a first witness. The second one is another step in which the tensor or the feature has other numbers: if
     the loss and all gradients are bit for bit the same, nothing depends on it. Tensors that no function and no module gets are
-    named and do not fail, because a data set may hold more than one training needs. Nor does what a mask, or the lengths of
-    sequences, hides in this batch: with another mask it has an influence. What the code of a library leaves out, and a part
-    of a mask of zeros and ones, is a warning.
+    named and do not fail, because a data set may hold more than one training needs. Elements that a mask, or the lengths of
+    sequences, hide in this batch do not fail either: with another mask they have an influence. An input that the code of a
+    library leaves out, and a part of a mask of zeros and ones, is a warning.
 
     Args:
         most_features: the number of features without a gradient that are tried one by one.

@@ -19,7 +19,7 @@ class LabelsVary(Check):
     """The labels of the samples are not all of one class.
 
     Only where each sample has one label, which the loss gets as the batch holds it, and where balanced classes would hardly
-    ever give such a batch. Of two classes one may be rare, so that nothing is said of them.
+    ever give such a batch. With two classes one may be rare, so that the check is skipped.
 
     Args:
         least_chance: the smallest probability of a batch of one class, if all classes were as frequent, that is no chance.

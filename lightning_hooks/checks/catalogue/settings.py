@@ -16,7 +16,8 @@ from lightning_hooks.health.rules import modes as rules
 class SwappedBetas(Check):
     """The first beta of an optimizer, of the gradient, is not above the second one, of its square.
 
-    Of three betas the roles differ: the second one of Adan is of differences of gradients, and usually below the first one.
+    Optimizers with three betas are not judged: the second beta of Adan belongs to differences of gradients, and is usually below
+    the first one.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
@@ -51,7 +52,7 @@ class SwappedBetas(Check):
 
 @dataclass(frozen=True, kw_only=True)
 class DropoutTooHigh(Check):
-    """What successive dropouts keep together is not next to nothing.
+    """Successive dropouts together keep more than next to nothing.
 
     Dropouts with no layer between them count as one. The shares that dropouts keep are multiplied along a path from one to the
     next, which ends where paths meet, as behind a residual block. A dropout of the input itself may be high on purpose, as in

@@ -112,9 +112,9 @@ def _saturated(slope: float) -> str:
 class ConstantOutput(HealthRule):
     """The output of a layer is nearly the same for all samples.
 
-    Of the last layer it is a fact in two cases, whatever the loss does: its output varied at first, so that the representation
-    collapses; or all samples have got exactly the same output for ten updates, while a head that starts at zero has long left
-    that state.
+    At the last layer the finding is a fact in two cases, whatever the loss does. Either its output varied at first, so that the
+    representation collapses. Or all samples have got exactly the same output for ten updates, in which a head that starts at
+    zero has left that state.
 
     Args:
         least: the smallest usual variation of units over the samples of a step, relative to their size.

@@ -34,7 +34,7 @@ class FrozenNormMoves(HealthRule):
         "Call `eval()` on the frozen part after each `train()` of the model; an override of `train()` can do so.",
         "Accept this finding if the statistics are to follow the new data.",
     )
-    source: ClassVar[str] = "a definition; at three looks in a row, so that a discriminator that is frozen for a while is none"
+    source: ClassVar[str] = "a definition; at three looks in a row, because a discriminator may be frozen for a while"
     consequence: ClassVar[str] = (
         "The frozen part gives other outputs in evaluation than in training, and its outputs for one sample depend on the rest "
         "of the batch."
@@ -90,7 +90,7 @@ class AverageWithoutStatistics(HealthRule):
         "Copy the buffers of the model into the average when you update its weights, as `AveragedModel` does.",
         "Or call `torch.optim.swa_utils.update_bn` before the average is evaluated, and accept this finding.",
     )
-    source: ClassVar[str] = "a definition; at eight looks, so that a copy that has just been made is none"
+    source: ClassVar[str] = "a definition; at eight looks, because a copy may just have been made"
     consequence: ClassVar[str] = (
         "The averaged copy normalises with statistics of other weights, so that its evaluation is worse than its weights are."
     )

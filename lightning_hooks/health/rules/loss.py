@@ -223,9 +223,9 @@ class LossConstant(HealthRule):
     """The loss has not moved since the training began, or it is still that of a model that knows nothing.
 
     Its median has not fallen from the first to the last losses, neither by a small share nor by more than its noise, and it
-    varies by less than a small share from step to step. Of a cross entropy the loss of equal probabilities is known, and of
-    one with other frequencies and of a mean squared error that of an output that is the same for every sample: a loss that
-    began higher, and stands there, has learned the mean of the targets and nothing else.
+    varies by less than a small share from step to step. The loss of a model that knows nothing is known for two losses. A cross
+    entropy is then that of equal probabilities, or of the frequencies of the classes. A mean squared error is then that of one
+    output for all samples. A loss that began higher, and stands there, has learned the mean of the targets and nothing else.
     Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out. A plateau at the
     beginning is usual, so that the loss must stand for a share of the fit; one that outputs show, for nine tenths of it.
 

@@ -19,7 +19,7 @@ class StateNotRestored(HealthRule):
 
     What the checkpoint kept of them is compared, where a `HealthMonitor` has saved it; else the number of the first step, the
     step counts of the optimizers and those of the schedules are compared with each other. A fit that begins with everything
-    new, as fine-tuning does, is none of its concern.
+    new, as fine-tuning does, is not judged.
     """
 
     patience: int = 1

@@ -19,8 +19,8 @@ from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_stru
 class TargetsOutOfReach(HealthRule):
     """The output of a model is a tiny share of the targets that it is to predict, long after the training began.
 
-    The targets follow from the gradient of the last layer's output. Of a mean squared error it is twice the residual divided
-    by the number of elements, and only such a loss equals the mean square of the residuals that this gives.
+    The targets follow from the gradient of the last layer's output. For a mean squared error, the gradient is twice the residual
+    divided by the number of elements. A loss is taken for one if it equals the mean square of the residuals that follow.
 
     Args:
         most: the multiple of the output that the residuals exceed.
@@ -110,7 +110,7 @@ class TargetsConstant(HealthRule):
     """All targets that the loader gives are the same number or class.
 
     It ends with the first target that is another one. Targets that the training step itself makes, such as the labels of a
-    contrastive loss, are not judged, and in a plain loop nobody knows which ones these are.
+    contrastive loss, are not judged. In a plain loop it is not known which targets these are.
     """
 
     patience: int = 1

@@ -12,8 +12,8 @@ from lightning_hooks.health.rule import HealthRule, Severity
 class WaitsForData(HealthRule):
     """Most of the time of a step passes between the end of a step and the next batch: the training waits for its data.
 
-    The steps 10 to 60 are timed. Of a GPU it is the time in which the GPU has nothing to do, so that data that are prepared
-    meanwhile do not count. It costs time and no quality.
+    The steps 10 to 60 are timed. On a GPU, only the time counts in which the GPU has nothing to do, so that data that are
+    prepared while it works do not count. Waiting costs time and no quality.
     """
 
     patience: int = 1

@@ -183,7 +183,7 @@ class GradientsConsumed(HealthRule):
 
     A hook steps as soon as a gradient is there, as `_apply_optimizer_in_backward` of torch does, or takes the gradient into
     memory of its own. That is meant, so this is information: rules on gradients cannot judge these parameters. The gradient
-    of the module's output is the witness: no gradient reaches a moving average of another module, which changes likewise.
+    of the module's output is the witness: no gradient reaches a moving average of another module, which also changes.
 
     Args:
         least: the number of updates.
