@@ -16,8 +16,8 @@ from lightning_hooks.health.rules import modes as rules
 class SwappedBetas(Check):
     """The first beta of an optimizer, of the gradient, is not above the second one, of its square.
 
-    Optimizers with three betas are not judged: the second beta of Adan belongs to differences of gradients, and is usually below
-    the first one.
+    Optimizers with three betas are not judged: the second beta of Adan belongs to differences of gradients, and is usually
+    below the first one.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)

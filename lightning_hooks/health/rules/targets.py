@@ -19,8 +19,9 @@ from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_stru
 class TargetsOutOfReach(HealthRule):
     """The output of a model is a tiny share of the targets that it is to predict, long after the training began.
 
-    The targets follow from the gradient of the last layer's output. For a mean squared error, the gradient is twice the residual
-    divided by the number of elements. A loss is taken for one if it equals the mean square of the residuals that follow.
+    The targets follow from the gradient of the last layer's output. For a mean squared error, the gradient is twice the
+    residual divided by the number of elements. A loss is taken for one if it equals the mean square of the residuals that
+    follow.
 
     Args:
         most: the multiple of the output that the residuals exceed.
