@@ -180,10 +180,11 @@ def _of_cause(cause: CauseRule, *, is_alone: bool) -> Iterator[tuple[str, Sequen
 
 def _basis(cause: CauseRule) -> str:
     """Which findings a cause rests on, in a sentence or two."""
-    basis = [f"{_joined([*map(_shown_entry, cause.required_entries)])}"] if cause.required else []
-    if cause.any_of:
-        basis.append(f"one of {_joined([*map(_shown_entry, cause.any_of_entries)], 'or')}")
-    text = f"It rests on a finding of {' and '.join(basis)}."
+    required = _joined([*map(_shown_entry, cause.required_entries)]) if cause.required else ""
+    chosen = _joined([*map(_shown_entry, cause.any_of_entries)], "or") if cause.any_of else ""
+    noun = "findings" if len(cause.required) > 1 else "a finding"
+    both = f"{required} and one of {chosen}" if required and chosen else required or chosen
+    text = f"It rests on {noun} of {both}."
     extra = " The numbers of the run must fit as well." if cause.history or cause.condition else ""
     return f"{text}{extra} {_CONFIDENCE[cause.confidence]}"
 

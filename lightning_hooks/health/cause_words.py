@@ -73,7 +73,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "DataNotNormalised": "The inputs or the targets have a scale that the model cannot fit from its start.",
     "WeightsWritten": "Other code than the optimizer writes into the weights.",
     "LearningRateTooLow": "The steps are too small for the model to learn, by their rate or by its schedule.",
-    "LearningRateTooHigh": "The steps are too large for this model.",
+    "LearningRateTooHigh": "Updates are too large, because the learning rate is too high for this model or at this step.",
     "ActivationsSaturated": "Activations lie where their slope is about zero, so that hardly any gradient passes them.",
 }
 """What the entries of a cause have in common, by its name, for causes that have several entries in the table."""
