@@ -323,7 +323,7 @@ def test_what_a_check_and_a_rule_of_one_name_find_is_told_once(tmp_path, capsys)
     _, trainer = fitted(Pixels, tmp_path, [checking(**options)], epochs=6)
     said = capsys.readouterr().err
     (finding,) = trainer.callbacks[0].findings
-    assert (said.count("InputNotNormalised"), len(called)) == (1, 1) and "WARNING: DataNotNormalised" not in said
+    assert (said.count("InputNotNormalised, since"), len(called)) == (1, 1) and "WARNING: DataNotNormalised" not in said
     assert (finding.rows, finding.first_step, len(finding.evidence)) == (("net.0",), 0, 2)
     assert finding.evidence[1].text.startswith("the input has a root mean square of")
     assert [each.rule for each in read_findings(tmp_path).findings] == ["InputNotNormalised"]

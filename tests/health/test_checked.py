@@ -117,7 +117,8 @@ def test_a_reporter_writes_tells_and_acts_once(tmp_path):
     assert outlet.blocks == [
         "CRITICAL: InputNotNormalised, since step 0. fc: the input has a mean of 127\n"
         "  Why   fc, step 0: the input has a mean of 127\n"
-        "  Next  Divide it."
+        "  Next  Divide it.\n"
+        "  More  lightning-hooks explain InputNotNormalised"
     ]
     assert context.reasons == ["fc: the input has a mean of 127"] and "InputNotNormalised" in outlet.markdown
     consume(reporter, views(SICK, first=5))
