@@ -61,4 +61,4 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "website/start": [], "website/symptoms": [], "website/map": []}
+html_sidebars: dict[str, list[str]] = {"index": [], "website/start": [], "website/symptoms": [], "website/map": []}
