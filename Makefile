@@ -110,10 +110,12 @@ site: $(SITE)/source
 links: $(SITE)/source
 	$(SPHINX) $(SITE)/links --builder linkcheck
 
-.PHONY: $(SITE)/source
-$(SITE)/source: $(READY)
+# Assembled anew each time: it depends on what does not exist.
+$(SITE)/source: $(READY) always
 	$(BIN)/python -m pip install --quiet $(PINNED) --group docs
 	$(BIN)/python -m website.assemble $@
+
+always:
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)
