@@ -270,7 +270,7 @@ def _without_places(message: str) -> str:
 
     Example:
         >>> _without_places("The ranks differ: {where} differs between them since step {step}.")
-        'The ranks differ: a part of the model differs between them since some step.'
+        'The ranks differ: a part of the model differs between them.'
     """
     text = message.replace(": then {where}, since step {step}", "").replace("the module of {where}", "a module")
     text = re.sub(r": \{where\}(?: first)?(?:, (?:since|at|by)? ?(?:step )?\{step\})?(?: first)?\.$", ".", text)
