@@ -29,12 +29,14 @@ class Run:
         seed: of the weights and the data.
         folder: for checkpoints and other files.
         watchers: makes the callbacks that watch; none by default.
+        width: factor of the number of units of each hidden layer.
     """
 
     is_fixed: bool
     seed: int
     folder: Path
     watchers: Callable[[], list[Any]] = field(default=_nobody)
+    width: int = 1
 
     def trainer(self, **options: Any) -> Trainer:
         """A Trainer on the CPU with the callbacks that watch, behind those of the script.

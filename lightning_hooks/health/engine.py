@@ -193,7 +193,8 @@ class Diagnosis:
             self._judged[name] = step
             if is_quiet and rule.only_sights and not self.evidence.has_sighting(rule.looks_for, judged + 1):
                 return {}
-            self.evidence.judge_after(judged, self._streaks[name].standing)
+            streaks = self._streaks[name]
+            self.evidence.judge_after(judged, streaks.standing, streaks.standing_places)
             reason = rule.can_run(self.evidence) or self._without_loss(rule)
             symptoms = (
                 []

@@ -65,6 +65,7 @@ class Evidence:
         ranks: the number of ranks that were merged.
         standing: the rows at which a finding of the rule that looks next stands, and since which step. A rule on what has been
             so since an early step needs it once that step has left the window.
+        standing_places: the same rows, each with the tensor at which the condition was seen.
         ask: returns what lookouts know of a step; None where none looks, as in the files of a run.
 
     Example:
@@ -84,6 +85,7 @@ class Evidence:
         self.structure: Structure | None = None
         self.ranks = 1
         self.standing: Mapping[str, int] = {}
+        self.standing_places: frozenset[tuple[str, str]] = frozenset()
         self.size = size
         self._window = Window(size)
         self._early: dict[Key, EarlyLevel] = {}
@@ -122,14 +124,17 @@ class Evidence:
         if len(self._views) >= _MOST_VIEWS:
             self._release_views()
 
-    def judge_after(self, step: int, standing: Mapping[str, int] | None = None) -> None:
+    def judge_after(
+        self, step: int, standing: Mapping[str, int] | None = None, places: frozenset[tuple[str, str]] = frozenset()
+    ) -> None:
         """Make the steps after this one the new ones, for the rule that looks next.
 
         Args:
             step: the last step that the rule has judged.
             standing: the rows at which a finding of the rule stands, each with its first step.
+            places: the same rows, each with its tensor.
         """
-        self.standing = standing or {}
+        self.standing, self.standing_places = standing or {}, places
         if step != self._judged_until:
             self._judged_until = step
             self._tracks = {}

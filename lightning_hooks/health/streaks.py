@@ -126,6 +126,11 @@ class Streaks:
         return {streak.row: streak.first for streak in self._live.values() if streak.is_confirmed}
 
     @property
+    def standing_places(self) -> frozenset[Place]:
+        """The rows at which a finding stands, each with its tensor."""
+        return frozenset(place for place, streak in self._live.items() if streak.is_confirmed)
+
+    @property
     def is_undecided(self) -> bool:
         """Whether the condition holds somewhere, but not yet for as long as the rule's patience."""
         return any(not streak.is_confirmed for streak in self._live.values())

@@ -123,7 +123,10 @@ class NonFinite(HealthRule):
                 continue
             since = self._since(evidence, whole, begin)
             symptoms = []
-            for tensor, column, counts in self._origins(evidence, bad, begin):
+            # Once the first bad step has left the window, the rows that were bad there are known from the finding alone.
+            has_left = begin == known[0] and not evidence.holds_start
+            places = list(self._standing(evidence, bad, begin)) if has_left else []
+            for tensor, column, counts in places or self._origins(evidence, bad, begin):
                 for i in range(max(begin, new.start), end):
                     if counts.rows[i, column]:
                         count = float(counts.track.values[i, column])
@@ -156,6 +159,17 @@ class NonFinite(HealthRule):
         while first > 0 and whole.rows[first - 1].any():
             first -= 1
         return int(evidence.steps[first]) if first < begin else None
+
+    def _standing(self, evidence: Evidence, bad: dict[str, _Bad], step: int) -> Iterator[tuple[str, int, _Bad]]:
+        """The rows at which a finding stands and that are bad at a step, as (tensor, column, where it is bad)."""
+        for row, tensor in sorted(evidence.standing_places):
+            others = ("input", "output", "batch") if tensor == "input" else (tensor,)
+            for found in (bad.get(each) or _bad(evidence, each) for each in others):
+                names = () if found is None else found.track.names
+                column = 0 if names and not row else names.index(row) if row in names else -1
+                if found is not None and column >= 0 and found.rows[step, column]:
+                    yield tensor, column, found
+                    break
 
     def _origins(self, evidence: Evidence, bad: dict[str, _Bad], step: int) -> Iterator[tuple[str, int, _Bad]]:
         """The rows that were bad at the first bad step, as (tensor, column, where it is bad); those of activations last."""

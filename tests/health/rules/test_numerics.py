@@ -63,6 +63,15 @@ def test_the_weight_and_the_first_output_are_named_where_the_weight_breaks():
     assert rows_of(steps_of(everything, begin=9)) == {("param", "b.weight"), ("output", "b"), ("loss", "")}
 
 
+def test_numbers_that_stay_bad_are_one_finding_when_their_begin_has_left_the_window():
+    changes = {("loss", "loss"): NAN, ("grad", "c.weight"): NAN, ("update", "c.weight"): NAN}
+    views = steps_of(changes, begin=17, steps=700)
+    later = steps_of({("param", name): NAN for name in WEIGHTS} | {("output", "a"): NAN} | changes, begin=18, steps=700)
+    (finding,) = diagnosed(NonFinite(), [*views[:18], *later[18:]]).findings
+    assert (finding.rows, finding.tensors, finding.first_step) == (("", "c.weight"), ("grad", "loss"), 17)
+    assert finding.is_over is None and finding.last_step == 699
+
+
 def between(changes, *, at, steps=40, every=5, facts=None):
     """A run of which rows are measured at each fifth step, and the loss, the whole gradient and the batch at all.
 
