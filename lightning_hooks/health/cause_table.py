@@ -15,10 +15,12 @@ from lightning_hooks.health.schedule_causes import RATE_GONE
 from lightning_hooks.health.steps_before import (
     divergence,
     has_diverged,
+    has_exploded_through_time,
     has_jumped,
     has_lowered_rate,
     has_moved_at_most_steps,
     has_raised_rate,
+    through_time,
 )
 from lightning_hooks.health.tied_heads import has_large_tied_head, size_of_tied_head
 
@@ -150,6 +152,21 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         alternatives=("A learning rate that is too high: then a smaller one lets the slopes rise within some steps.",),
         condition=began_saturated,
+    ),
+    CauseRule(
+        name="RecurrenceExplodes",
+        message="A recurrent weight amplifies at each step of time, so that its gradient explodes: {where}, since step {step}.",
+        any_of=("NonFinite", "LossDiverged", "UpdateTooLarge", "WeightGrowth", "ExplodingGradient"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        next_steps=(
+            "Clip the norm of the gradient: `gradient_clip_val=1`.",
+            "Use an LSTM or a GRU, or start the recurrent weight smaller: a ReLU lets states grow at each step of time.",
+            "Cut long sequences into shorter ones.",
+        ),
+        alternatives=("A learning rate that is too high: then clipping the gradient cures nothing.",),
+        confidence="likely",
+        history=has_exploded_through_time,
+        detail=through_time,
     ),
     CauseRule(
         name="LearningRateTooHigh",

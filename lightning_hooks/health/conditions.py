@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import is_weight, roles_of, without_parametrizations
+from lightning_hooks.health.roles import WEIGHTED, is_weight, roles_of, without_parametrizations
 from lightning_hooks.health.rules.activations import SaturatedActivation, slopes_of
 from lightning_hooks.health.rules.updates import UpdateTooSmall
 from lightning_hooks.health.steps_before import BEFORE, has_stepped_too_far, track_of
@@ -109,6 +109,33 @@ def has_activation_of_zeros(evidence: Evidence) -> bool:
 def has_dead_activation(evidence: Evidence) -> bool:
     """Whether an activation gives zeros only, and no weight is zero as a whole, which would make zeros of everything."""
     return has_activation_of_zeros(evidence) and not has_weights_of_zeros(evidence)
+
+
+def shut_layers(evidence: Evidence) -> list[str]:
+    """The layers with weights whose outputs are all below 0 and get a gradient of exactly 0: a ReLU behind them is shut."""
+    roles = roles_of(evidence)
+    largest, gradients = _last(evidence, "output", "max"), _last(evidence, "output_grad", "abs_max")
+    if roles is None:
+        return []
+    are_shut = {name for name, value in largest.items() if value < 0 and gradients.get(name) == 0}
+    return [name for name in evidence.order if name in are_shut and roles.role(name) in WEIGHTED]
+
+
+def has_shut_layer(evidence: Evidence) -> bool:
+    """Whether all outputs of a layer are below 0, and no gradient reaches them."""
+    return bool(shut_layers(evidence))
+
+
+def said_of_shut_layers(evidence: Evidence, begin: int) -> str:
+    """A sentence on the layers whose outputs are all below 0; empty if there are none.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings, which does not matter.
+    """
+    names = shut_layers(evidence)
+    largest = _last(evidence, "output", "max")
+    return f" The largest output of {names[0]} is {largest[names[0]]:.3g}." if names else ""
 
 
 def has_activation_without_slope(evidence: Evidence) -> bool:

@@ -13,7 +13,9 @@ from lightning_hooks.health.conditions import (
     has_input_of_zeros,
     has_module_that_gives_zeros,
     has_modules_in_evaluation,
+    has_shut_layer,
     has_weights_of_zeros,
+    said_of_shut_layers,
 )
 
 FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
@@ -122,6 +124,20 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("A mask or a gate of 0 beside it: then the output of the activation is not all zeros.",),
         confidence="likely",
         condition=has_dead_activation,
+    ),
+    CauseRule(
+        name="ActivationsDead",
+        message="A layer gives numbers below 0 only, of which a ReLU makes zeros, so that no gradient passes: {where}.",
+        any_of=("NoGradient@input", "NoGradient@output_grad", "ZeroInput"),
+        supporting=("NoGradient", *DULL, *STUCK),
+        next_steps=(
+            "Look at the bias of that layer: start biases at 0 or slightly above.",
+            "Use an activation with a slope everywhere (GELU, LeakyReLU).",
+        ),
+        alternatives=("A factor or a mask of 0 behind it: then the outputs need not be below 0.",),
+        confidence="likely",
+        condition=has_shut_layer,
+        detail=said_of_shut_layers,
     ),
     CauseRule(
         name="InputOfZeros",

@@ -36,6 +36,8 @@ _MOST_HIGH: Final = 0.25
 """The largest share of steps with a high rate of a training whose rate fell too early; of a cosine it is about 0.8."""
 _GROWN: Final = 10.0
 """A loss or gradient has grown if it is this multiple of its level before."""
+_THROUGH_TIME: Final = 10.0
+"""The multiple of the largest gradient of the other layers above which that of a recurrent weight has exploded."""
 BEFORE: Final = 30
 """The number of steps before the first finding in which a divergence is looked for."""
 
@@ -137,6 +139,49 @@ def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
         return True
     large = np.median(shares[ratio.steps <= begin], axis=1) > LARGE
     return bool(len(large) >= LASTING and sliding_window_view(large, LASTING).all(axis=1).any())
+
+
+def has_exploded_through_time(evidence: Evidence, begin: int) -> bool:
+    """Whether the gradient of a recurrent weight was far above all others before any step changed the weights much.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    return through_time(evidence, begin) != ""
+
+
+def through_time(evidence: Evidence, begin: int) -> str:
+    """How far the gradient of a recurrent weight was above those of the other layers, and when; empty if it was not.
+
+    Gradients are compared up to the first step that changed the median weight by half of it: later ones follow from that step.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    track, roles = track_of(evidence, "grad", "norm"), roles_of(evidence)
+    if track is None or roles is None:
+        return ""
+    recurs = roles.have_role(roles.owners(track.names), ("recurrent",)) & roles.are_weights(track.names)
+    recurs &= np.array(["weight_hh" in name for name in track.names], dtype=np.bool_)
+    others = roles.are_weights(track.names) & ~roles.have_role(roles.owners(track.names), ("recurrent", "embedding"))
+    if not recurs.any() or not others.any():
+        return ""
+    shares = _shares(evidence, begin)
+    far = shares[shares[:, 1] > FAR, 0]
+    last = int(far[0]) if len(far) else begin
+    for at in np.flatnonzero((track.steps >= begin - BEFORE) & (track.steps <= last)).tolist():
+        norms = track.values[at]
+        largest, other = float(np.max(norms[recurs])), float(np.max(norms[others]))
+        if np.isfinite(largest) and largest > _THROUGH_TIME * other > 0:
+            name = track.names[int(np.flatnonzero(recurs)[np.argmax(norms[recurs])])]
+            rate = max(rates_of(evidence.facts_at(int(track.steps[at]))), default=0.0)
+            return (
+                f" At step {track.steps[at]} the norm of the gradient of {name} was {largest:.3g}, {largest / other:.2g} times "
+                "that of the other layers" + (f"; the learning rate is {rate:.3g}." if rate > 0 else ".")
+            )
+    return ""
 
 
 def has_jumped(evidence: Evidence, begin: int) -> bool:

@@ -40,7 +40,7 @@ TieLost
 VectorsFrozen
 ScheduleMismatch
 BetasSwapped
-LossComparesAll LossGivenWrongNumbers
+LossComparesAll LossGivenWrongNumbers RecurrenceExplodes
 """.split()
 
 
@@ -159,6 +159,32 @@ def module_of(inputs, outputs, role="other"):
     return evidence
 
 
+def shut(output=-2.0, gradient=0.0):
+    """Evidence of a layer whose outputs all have this value, and get this gradient."""
+    evidence = Evidence([("output", "max"), ("output_grad", "abs_max")])
+    index = RowIndex(["fc", "fc"], ["output", "output_grad"], order=[0])
+    moments = np.array([all_of(output), all_of(gradient)])
+    evidence.add(StepView(0, rows=index, moments=moments, structure=structure("float32")))
+    return evidence
+
+
+def through_time(recurrent, share=1.0, step=0):
+    """Evidence of a recurrent weight with this gradient beside a head with one of 1, where a step changed weights so much."""
+    names = ["rnn.weight_hh_l0", "head.weight"]
+    facts = Structure(
+        (ModuleFacts("rnn", "RNN", "recurrent"), ModuleFacts("head", "Linear", "linear")),
+        tuple(ParameterFacts(name, name.partition(".")[0], (2, 2), "float32") for name in names),
+    )
+    evidence = Evidence([("grad", "norm"), ("update", "ratio")])
+    index = RowIndex(names * 3, ["param"] * 2 + ["grad"] * 2 + ["update"] * 2)
+    for at in range(step + 1):
+        sizes = (1.0, 1.0, recurrent if at == step else 1.0, 1.0, share, share)
+        held = OptimizerFacts("SGD", (GroupFacts(0.02, 0.0, tuple(names)),))
+        values = np.array([all_of(size) for size in sizes])
+        evidence.add(StepView(at, rows=index, moments=values, structure=facts, facts=StepFacts((held,))))
+    return evidence
+
+
 def at_chance(ratio=1e-3):
     """Evidence of a head whose loss and gradient are those of ten equal probabilities, and of the size of its steps."""
     needs = [("output", "count"), ("output_grad", "rms"), ("output_grad", "mean"), ("update", "ratio")]
@@ -245,6 +271,8 @@ EVIDENCE = (
     lambda: tied_head(1.0),
     frozen_vectors,
     lambda: sighted("betas-swapped"),
+    shut,
+    lambda: through_time(40.0),
 )
 
 
@@ -274,6 +302,8 @@ def evidence_for(rule):
         (conditions.has_module_that_gives_zeros, module_of(2.0, 0.0, "activation")),
         (conditions.has_activation_of_zeros, module_of(2.0, 1.0, "activation")),
         (conditions.has_activation_without_slope, saturated(0.99)),
+        (conditions.has_shut_layer, shut(gradient=0.1)),
+        (conditions.has_shut_layer, shut(output=0.0)),
         (steps_before.has_lowered_rate, rates_of(*[0.1] * 10, *[1e-4] * 20)),
         (steps_before.has_lowered_rate, rates_of(*[0.1] * 5, *[2e-3] * 20)),
         (steps_before.has_lowered_rate, rates_of(*[0.1 * (1 + np.cos(np.pi * step / 99)) for step in range(100)])),
@@ -292,6 +322,8 @@ def evidence_for(rule):
         "an activation",
         "an activation of others",
         "a slope",
+        "a gradient below 0",
+        "an output of 0",
         "a rate that was high for a third of the run",
         "a rate that fell to a fiftieth",
         "a cosine to the end",
@@ -486,6 +518,22 @@ def test_missing_gradients_are_no_matter_of_weights_that_start_at_zero():
     assert [cause.name for cause in explain([finding("NoGradient@update")], weight_of(0.0))] == ["GradientCut"]
     assert [cause.name for cause in explain([finding("NoGradient@grad")], weight_of(0.0))] == ["InitializationTooSmall"]
     assert [cause.name for cause in explain([finding("NoGradient@input")], weight_of(0.5))] == ["InputOfZeros"]
+
+
+def test_a_layer_below_zero_is_what_gives_the_next_one_zeros():
+    (cause,) = explain(findings_of("NoGradient@input", "ZeroInput"), shut(-2.5))
+    assert cause.name == "ActivationsDead" and len(cause.numbers) == 2
+    assert "so that no gradient passes: fc. The largest output of fc is -2.5." in cause.message
+
+
+def test_a_gradient_explodes_through_time_if_it_did_so_before_a_step_was_too_large():
+    (cause,) = explain([finding("NonFinite@loss", first=1, rows=("",))], through_time(40.0))
+    assert cause.name == "RecurrenceExplodes"
+    assert "At step 0 the norm of the gradient of rnn.weight_hh_l0 was 80, 40 times that" in cause.message
+    assert "the learning rate is 0.02" in cause.message
+    after = explain([finding("NonFinite@loss", first=9, rows=("",))], through_time(40.0, step=8))
+    small = explain([finding("NonFinite@loss", first=1, rows=("",))], through_time(4.0))
+    assert [each.name for each in (*after, *small)] == ["LearningRateTooHigh"] * 2
 
 
 def test_a_path_is_shut_where_zeros_reach_an_output_and_dead_where_an_activation_gives_them():
