@@ -7,13 +7,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from galleries.reports.catalogue import reports
+from galleries.reports.catalogue import common, reports
 from galleries.reports.report import Run
 
 
 def main() -> None:
     """Train each script twice with its fault and twice without it, watched by nobody."""
-    for report in reports():
+    for report in [*reports(), *common()]:
         if str(report.number) not in sys.argv[1:]:
             continue
         start = time.process_time()

@@ -115,9 +115,7 @@ class ManualRegression(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.is_cleared = is_cleared
-        self.net = nn.Sequential(
-            nn.Linear(8, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1)
-        )
+        self.net = nn.Sequential(nn.Linear(8, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1))
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> None:
         """Backward and step."""

@@ -1,9 +1,9 @@
-"""The command `python -m galleries.reports.judge [--check] [NUMBER...]`: what is said of each report, faulty and fixed.
+"""The command `python -m galleries.reports.judge [--check] [NUMBER...]`: what is said of each script, faulty and fixed.
 
 With `--check` the first batch of each Trainer is checked too.
 
 Reports that are put aside are run only if their numbers are given: they show how much of what was built holds on faults that
-nobody has looked at.
+nobody has looked at. Common faults, from 201 on, are run only if their numbers are given.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from galleries.reports.catalogue import reports
+from galleries.reports.catalogue import common, reports
 from galleries.reports.report import Report, Run
 from lightning_hooks import HealthMonitor, StatsMonitor
 from lightning_hooks.health.rule import Severity
+from lightning_hooks.health.text import Block, blocks_of
 
 ASIDE: Final = frozenset({5, 7, 10, 11, 17, 18, 23, 24, 27})
 """The numbers of a third of the reports, drawn by lot: `random.Random(48).sample(range(1, 28), 9)`."""
@@ -33,24 +34,27 @@ class Said:
 
     Args:
         told: the names of findings above `info`, with the step at which each began, and of causes.
+        blocks: what the terminal shows of them, without colours.
         lines: the sentence on each fit.
         measure: of the model; NaN if the script raised an error.
         error: of the script; empty if there was none.
     """
 
     told: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     measure: float = float("nan")
     error: str = ""
 
 
-def judge(report: Report, is_fixed: bool, seed: int = 0, *, checks: bool = False) -> Said:
+def judge(report: Report, is_fixed: bool, seed: int = 0, *, width: int = 1, checks: bool = False) -> Said:
     """Run a script under the monitors that the README gives.
 
     Args:
         report: the script.
         is_fixed: whether its fault is left out.
         seed: of its weights and data.
+        width: factor of the units of each hidden layer, where the script has such a factor.
         checks: whether the first batch of a Trainer is checked.
     """
     monitors: list[HealthMonitor] = []
@@ -63,12 +67,13 @@ def judge(report: Report, is_fixed: bool, seed: int = 0, *, checks: bool = False
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            said.measure = report.train(Run(is_fixed, seed, Path(folder), watchers))
+            said.measure = report.train(Run(is_fixed, seed, Path(folder), watchers, width))
         except Exception as failure:
             said.error = f"{type(failure).__name__}: {failure}"
     for monitor in monitors:
         said.told += [f"{each.rule}@{each.first_step}" for each in monitor.findings if each.severity is not Severity.INFO]
         said.told += [f"→ {each.name}" for each in monitor.causes]
+        said.blocks += blocks_of(monitor.causes, monitor.findings)
         said.lines.append(str((monitor.summary or {}).get("line", "")))
     return said
 
@@ -77,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Judge the scripts with the given numbers, or all that are not put aside."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     checks, numbers = "--check" in given, {int(each) for each in given if each != "--check"}
-    for report in reports():
+    for report in [*reports(), *common()]:
         if report.number not in (numbers or {each.number for each in reports()} - ASIDE):
             continue
         print(f"{report.number} {report.name}: {report.doc}")

@@ -1,4 +1,4 @@
-"""What a rebuilt report is, and how its script is run."""
+"""What a rebuilt report or a common fault is, and how its script is run."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Report:
-    """A public report of a training that does not work, and whose reason is known.
+    """A training that does not work, and whose reason is known; or a healthy one.
 
     Args:
-        number: of the thread.
+        number: of the public thread, or above 200 for a training that no thread reports.
         name: in kebab case.
         doc: what is wrong, in a sentence.
         train: trains, and returns a measure on fresh data of which more is better.
-        cause: what must be said of it, in words.
+        cause: what must be said of it, in words; empty for a healthy training.
     """
 
     number: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,27 @@ from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import roles_of, starts
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
+
+
+class SureStart(NamedTuple):
+    """A first loss far above that of chance: the outputs are sure of something before they have learned anything.
+
+    Args:
+        loss: the first one.
+        limit: the largest usual one.
+        classes: the number of classes.
+    """
+
+    loss: float
+    limit: float
+    classes: int
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        return (
+            f"the loss began at {self.loss:.4g}, and ln({self.classes}), the loss of guesses, is {math.log(self.classes):.3g}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +83,35 @@ class InitialLoss(HealthRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        loss, first, early, roles = evidence.loss(), evidence.start(*LOSS), evidence.early(*LOSS), roles_of(evidence)
-        if loss is None or first is None or early is None or roles is None or not len(evidence.new_steps):
+        loss, early, roles = evidence.loss(), evidence.early(*LOSS), roles_of(evidence)
+        if loss is None or early is None or roles is None or not len(evidence.new_steps):
             return
-        if evidence.first_step or evidence.step < self.updates:
+        if evidence.step < self.updates:
             return
-        last = last_layer(evidence, roles)
-        weight = roles.weight(last)
-        classes = weight.shape[0] if weight is not None else 0
-        if classes < 2 or not self._is_mean_entropy(evidence, last, classes):
+        start = self.start_above_chance(evidence)
+        if start is None:
             return
-        chance = math.log(classes)
-        limit, begin = max(self.factor * chance, chance + self.more), float(first[0])
         known = loss.values[np.isfinite(loss.values)]
         lowest = float(known.min()) if known.size == loss.values.size else -math.inf
-        if begin > limit and lowest > limit and not early[0] <= limit:
-            text = f"the loss began at {begin:.4g}, and ln({classes}), the loss of guesses, is {chance:.3g}"
-            yield Symptom(last, tensor="", step=evidence.step, measured=begin, threshold=limit, text=text, since=0)
+        if lowest > start.limit and not early[0] <= start.limit:
+            last = last_layer(evidence, roles)
+            yield Symptom(
+                last, tensor="", step=evidence.step, measured=start.loss, threshold=start.limit, text=start.text, since=0
+            )
+
+    def start_above_chance(self, evidence: Evidence) -> SureStart | None:
+        """The first loss if it is a mean cross entropy far above that of chance, whatever became of it; else None."""
+        roles = roles_of(evidence)
+        if roles is None or evidence.first_step or any(need not in evidence.needs for need in self.needs):
+            return None
+        first, last = evidence.start(*LOSS), last_layer(evidence, roles)
+        weight = roles.weight(last)
+        classes = weight.shape[0] if weight is not None else 0
+        if first is None or not len(first) or classes < 2 or not self._is_mean_entropy(evidence, last, classes):
+            return None
+        chance = math.log(classes)
+        limit, begin = max(self.factor * chance, chance + self.more), float(first[0])
+        return SureStart(begin, limit, classes) if math.inf > begin > limit else None
 
     def _is_mean_entropy(self, evidence: Evidence, last: str, classes: int) -> bool:
         """Whether the first gradient of the last layer's output is that of a mean cross entropy of so many classes."""

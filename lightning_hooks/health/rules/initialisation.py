@@ -24,6 +24,7 @@ from lightning_hooks.health.roles import (
 )
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_structure
+from lightning_hooks.health.rules.first_loss import InitialLoss
 
 FIRST_STEPS: Final = 3
 """A run that was watched from a later step on says nothing about its start."""
@@ -254,6 +255,8 @@ class InputNotNormalised(HealthRule):
     """The input of the first layer is far from mean 0 and standard deviation 1, and no norm behind the layer removes its scale.
 
     In front of a norm over the units of each sample, such as LayerNorm, only the offset is judged, which such a norm keeps.
+    An input that is too large and makes the first loss one of outputs that are sure of something is a fact: the outputs have
+    learned nothing yet.
 
     Args:
         most: the largest usual root mean square.
@@ -296,7 +299,10 @@ class InputNotNormalised(HealthRule):
         column, has_scale = first
         is_first = np.arange(len(rms.names)) == column
         is_large = (rms.values > self.most) & has_scale
-        yield from symptoms_where(rms, is_large & is_first, self.most, _size)
+        start = InitialLoss().start_above_chance(evidence)
+        behind = "" if start is None else f"; {start.text}"
+        are_facts = np.full(len(rms.names), start is not None)
+        yield from symptoms_where(rms, is_large & is_first, self.most, lambda size: _size(size) + behind, facts=are_facts)
         is_small = (rms.values > 0) & (rms.values < self.least) & has_scale
         yield from symptoms_where(rms, is_small & is_first, self.least, _size)
         with np.errstate(invalid="ignore", divide="ignore"):

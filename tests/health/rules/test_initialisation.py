@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.rules.first_loss import InitialLoss
 from lightning_hooks.health.rules.initialisation import InputNotNormalised, OddInitialization, PoorInitialization
 from lightning_hooks.records.facts import StepFacts
 from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, without_structure
@@ -137,6 +139,21 @@ def test_an_input_that_is_not_normalised_is_told():
     assert finding.message == "net.0: the mean of the input is 20 times its standard deviation."
     (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=0.0, std=5e-4))).findings
     assert finding.message == "net.0: the input has a root mean square of 0.0005."
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(10.2, "warning"), (2.4, "info")])
+def test_a_large_input_is_a_fact_where_the_first_loss_is_that_of_outputs_which_are_sure_of_something(loss, severity):
+    model = structure_of({"net.0": "Linear", "head": "Linear"}, weights={"head": (10, 64)})
+    slope = Made(std=0.3 / 32, low=-1 / 32, high=1 / 32, count=320)
+    tensors = {("input", "net.0"): of_rms(100.0), ("output_grad", "head"): slope}
+    diagnosis = Diagnosis([InputNotNormalised(), InitialLoss()])
+    for view in run(model, tensors, loss=lambda step: loss if step < 5 else 2.4 / (1 + step)):
+        diagnosis.add(view)
+    diagnosis.finish()
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.severity) == ("InputNotNormalised", severity)
+    about = "; the loss began at 10.2, and ln(10), the loss of guesses, is 2.3" if severity == "warning" else ""
+    assert finding.message == f"net.0: the input has a root mean square of 100{about}."
 
 
 @pytest.mark.parametrize(
