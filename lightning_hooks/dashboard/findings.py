@@ -87,13 +87,14 @@ def has_ended(text: str) -> bool:
 
 
 def _of_cause(cause: Cause) -> dict[str, Any]:
+    message = f"{cause.message} This takes the place of {', '.join(cause.replaces)}." if cause.replaces else cause.message
     return {
         "kind": "cause",
         "rule": cause.name,
         "severity": str(cause.severity),
         "confidence": cause.confidence,
-        "message": cause.message,
-        "verdict": f"{cause.name} ({cause.confidence}). {cause.message}",
+        "message": message,
+        "verdict": f"{cause.name} ({cause.confidence}). {message}",
         "why": ", ".join(dict.fromkeys(fingerprint.partition("/")[0] for fingerprint in cause.findings)),
         "next": " ".join(cause.next_steps),
         "next_steps": list(cause.next_steps),
@@ -109,6 +110,7 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
     row, tensor = finding.rows[0] if finding.rows else "", _with_prefix(finding.tensor, tensors)
     # The first row of a finding on the loss has no name. What it did to a layer or a parameter is seen at another row.
     seen = next((each for each in finding.evidence if each.row and each.tensor), None) if not row else None
+    quoted = [{"row": symptom.row, "step": symptom.step, "text": symptom.text} for symptom in finding.evidence[:_MOST]]
     return {
         "kind": "finding",
         "rule": finding.rule,
@@ -119,7 +121,7 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
         "why": "; ".join(dict.fromkeys(symptom.text for symptom in finding.evidence[:3])),
         "next": " ".join(finding.next_steps),
         "next_steps": list(finding.next_steps),
-        "evidence": [{"row": symptom.row, "step": symptom.step, "text": symptom.text} for symptom in finding.evidence[:_MOST]],
+        "evidence": [*quoted, *({"row": "", "step": finding.last_step, "text": each} for each in (finding.learning,) if each)],
         "source": finding.source,
         "accept": patterns_of(finding.rule, finding.rows),
         "more": command_for(finding.rule),

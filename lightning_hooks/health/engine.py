@@ -18,6 +18,7 @@ from lightning_hooks.health.groups import Groups
 from lightning_hooks.health.harm import RECENT, harm_of, jump_of
 from lightning_hooks.health.known_cause import KnownCause
 from lightning_hooks.health.learning import course_of
+from lightning_hooks.health.learning_numbers import is_about_learning, learning_numbers
 from lightning_hooks.health.past import Past
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules import DEFAULT_RULES
@@ -164,6 +165,9 @@ class Diagnosis:
             # A rule on the loss has found something, after patterns that looked before it have asked for harm.
             for name in looked:
                 changed |= self._raise_notes(name, changed)
+        for number, kind in changed.items():
+            if kind in ("new", "again", "raised") and is_about_learning(self._groups.rule_of(number), self.rules):
+                self._groups.note_learning(number, learning_numbers(self.evidence))
         return self._events(changed, self.evidence.step) if changed else []
 
     def _due(self, rule: HealthRule) -> int:
@@ -265,6 +269,7 @@ class Diagnosis:
         new = explain(recent, self.evidence, self._cause_rules, self._past)
         if self._known is not None:
             new = self._known.among(new, recent)
+        new = [_after(each, old.values(), {other.name for other in new}) for each in new]
         self._causes = [cause for cause in self._causes if numbers.isdisjoint(cause.numbers)] + new
         self._groups.explain(self._causes)
         names = {cause.name for cause in new}
@@ -348,6 +353,19 @@ def _checked(rules: Iterable[HealthRule]) -> dict[str, HealthRule]:
 
 def _differs(new: Cause, old: Cause | None) -> bool:
     return old is None or (new.numbers, new.confidence) != (old.numbers, old.confidence)
+
+
+def _after(new: Cause, old: Iterable[Cause], names: Collection[str]) -> Cause:
+    """A cause with the names of those that explained its findings before, and hold no longer.
+
+    Args:
+        new: the cause.
+        old: the causes before.
+        names: those of the causes that hold now.
+    """
+    before = [each for each in old if not set(each.numbers).isdisjoint(new.numbers)]
+    gone = [name for each in before for name in (*each.replaces, *(() if each.name in names else (each.name,)))]
+    return replace(new, replaces=tuple(dict.fromkeys(name for name in gone if name != new.name)))
 
 
 def _symptoms(rule: HealthRule, evidence: Evidence) -> Iterable[Symptom]:

@@ -36,6 +36,7 @@ class Finding:
         number: of the finding in its run; it stays when the finding grows.
         tensors: all tensors at which the condition was seen; empty for facts.
         harm: the harm that was measured in the run while a pattern held, with the step; empty for facts and without harm.
+        learning: of a finding on learning, the last losses, the learning rate and the size of the steps when it was found.
 
     Example:
         >>> symptom = Symptom("fc", tensor="output", step=30, measured=0.9, threshold=0.5, text="90 % of the units are dead")
@@ -70,6 +71,7 @@ class Finding:
     number: int = 0
     tensors: tuple[str, ...] = ()
     harm: str = ""
+    learning: str = ""
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
@@ -109,6 +111,7 @@ class Cause:
         severity: the worst of its findings.
         first_step: the earliest of its findings.
         numbers: the numbers of the findings, in the order of `findings`.
+        replaces: the names of the causes that explained some of these findings before, and were withdrawn for this one.
 
     Example:
         >>> cause = Cause("BadBatch", "One batch differs from all others.", ("LossSpike",))
@@ -125,6 +128,7 @@ class Cause:
     severity: Severity = Severity.WARNING
     first_step: int = 0
     numbers: tuple[int, ...] = ()
+    replaces: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The cause as plain values."""

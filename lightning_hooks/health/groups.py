@@ -25,13 +25,14 @@ class Group:
 
     Attributes:
         harm: the harm that was measured while a pattern held; empty for a fact, and as long as there is none.
+        learning: the numbers of the loss and the steps when the finding was found; empty if it is not about learning.
     """
 
     def __init__(self, rule: str, number: int, checked: Finding | None = None) -> None:
         self.rule, self.number, self.checked = rule, number, checked
         self.members: dict[Place, Streak] = {}
         self.over_since: dict[Place, int] = {}
-        self.harm = ""
+        self.harm = self.learning = ""
 
     @property
     def rows(self) -> set[str]:
@@ -147,6 +148,7 @@ class Group:
             is_over=self.is_over,
             number=self.number,
             harm=self.harm,
+            learning=self.learning,
         )
 
     def state(self) -> dict[str, Any]:
@@ -154,7 +156,11 @@ class Group:
         members = [streak.state() for streak in self.members.values()]
         checked = {} if self.checked is None else {"checked": self.checked.to_dict()}
         ended = [[*place, step] for place, step in self.over_since.items()]
-        return {"rule": self.rule, "number": self.number, "members": members, "ended": ended, "harm": self.harm, **checked}
+        return {"rule": self.rule, "number": self.number, "members": members, "ended": ended} | {
+            "harm": self.harm,
+            "learning": self.learning,
+            **checked,
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Group:
@@ -164,7 +170,7 @@ class Group:
         for each in state["members"]:
             streak = Streak.from_state(each)
             group.members[streak.place] = streak
-        group.harm = str(state["harm"])
+        group.harm, group.learning = str(state["harm"]), str(state.get("learning", ""))
         group.over_since = {(str(row), str(tensor)): int(step) for row, tensor, step in state["ended"]}
         if not group.rows or not group.over_since.keys() <= group.members.keys():
             raise ValueError(f"a finding of {group.rule} has no rows, or ends at rows that it does not have")
@@ -234,6 +240,11 @@ class Groups:
             name = self._causes.get(number)
             if finding.cause != name:
                 self._findings[number] = replace(finding, cause=name)
+
+    def note_learning(self, number: int, text: str) -> None:
+        """Keep the numbers of the loss and the steps for the finding with this number."""
+        self._groups[number - 1].learning = text
+        self._changed.add(number)
 
     def rule_of(self, number: int) -> str:
         """The name of the rule of the finding with this number."""

@@ -123,6 +123,12 @@ def _shares(evidence: Evidence, begin: int, count: int = BEFORE) -> Array:
     return np.stack([track.steps[is_known].astype(np.float64), middle[is_known]], axis=1)[-count:]
 
 
+def sizes_of_steps(evidence: Evidence) -> Array:
+    """By which share of itself each step of the window changed the median weight, float64 [steps]; steps of 0 are left out."""
+    sizes: Array = _shares(evidence, evidence.step + 1, len(evidence.steps))[:, 1]
+    return sizes
+
+
 def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
     """Whether an early step has changed most weights by half of them, or ten in a row before the findings by a tenth.
 

@@ -11,7 +11,7 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.markdown import markdown_of
 from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.text import Block, block_of_cause, block_of_finding, block_of_withdrawal
+from lightning_hooks.health.text import Block, block_of_cause, block_of_finding, block_of_rise, block_of_withdrawal
 
 CAUSE_AFTER: Final = 40
 """Steps after the beginning of its findings at which a cause that is not certain is shown."""
@@ -55,6 +55,7 @@ class Teller:
         # Pairs of a cause and the number of one of its findings. A cause that returns with other findings is shown again.
         self._told_causes: set[tuple[str, int]] = set()
         self._told: set[int] = set()
+        self._severities: dict[str, Severity] = {}  # with which each cause was shown last
         self._told_alone: set[int] = set()
         self._replaced: dict[str, list[str]] = {}  # by the name of a cause, the told causes of its findings before
         self._waiting: dict[str, int] = {}  # the step at which each cause is shown
@@ -97,8 +98,14 @@ class Teller:
             explained = [by_number[number] for number in cause.numbers if number in by_number]
             if cause.name in due and any(map(self._warns, explained)) and not self._is_told_by_checks(cause):
                 is_new = self._told_causes.isdisjoint(keys)
+                told_as = None if is_new else self._severities.get(cause.name)
+                is_worse = told_as is not None and cause.severity.rank > told_as.rank
                 self._told_causes |= keys
                 self._told.update(cause.numbers)
+                if is_worse:
+                    self._use("the terminal", self._outlet.tell, block_of_rise(cause, str(told_as), explained))
+                if is_new or is_worse:
+                    self._severities[cause.name] = cause.severity
                 if is_new:
                     alone = [each.fingerprint for each in explained if each.number in self._told_alone]
                     before = (*self._replaced.pop(cause.name, ()), *dict.fromkeys(alone))
@@ -173,6 +180,7 @@ class Teller:
             "told_alone": sorted(self._told_alone),
             "replaced": {name: list(before) for name, before in self._replaced.items()},
             "waiting": dict(self._waiting),
+            "severities": {name: str(severity) for name, severity in self._severities.items()},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -185,5 +193,7 @@ class Teller:
         told, told_alone = {*map(int, state["told"])}, {*map(int, state["told_alone"])}
         replaced = {str(name): [*map(str, before)] for name, before in dict(state["replaced"]).items()}
         waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
+        severities = {str(name): Severity(each) for name, each in dict(state.get("severities", {})).items()}
+        self._severities = severities
         self._told_causes, self._told, self._waiting = told_causes, told, waiting
         self._told_alone, self._replaced = told_alone, replaced

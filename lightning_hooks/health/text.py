@@ -54,13 +54,13 @@ def wrapped(text: str, first: str = "", later: str = "", width: int = WIDTH) -> 
     return textwrap.wrap(printable(text), width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
 
-def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[str] = ()) -> Block:
+def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[str] | None = None) -> Block:
     """The block of a cause.
 
     Args:
         cause: the cause.
         findings: all findings of the run; those of the cause become its reasons.
-        before: the names of the causes and findings whose messages it takes the place of.
+        before: the names of the causes and findings whose messages it takes the place of; those that the cause names if None.
     """
     by_number = {finding.number: finding for finding in findings}
     explained = [by_number[number] for number in cause.numbers if number in by_number]
@@ -70,17 +70,32 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[s
     harms = tuple(dict.fromkeys(each.harm for each in explained if each.harm and each.harm not in told))[:1]
     if len(reasons) > _MOST_REASONS:
         reasons = [*reasons[: _MOST_REASONS - 1], f"and {len(reasons) - _MOST_REASONS + 1} more findings"]
-    replaces = f" This takes the place of {', '.join(before)}." if before else ""
+    names = cause.replaces if before is None else before
+    learning = tuple(each.learning for each in explained if each.learning)[:1]
+    replaces = f" This takes the place of {', '.join(names)}." if names else ""
     return Block(
         cause.severity,
         f"{cause.name} ({cause.confidence}). {cause.message}{replaces}",
-        (*reasons, *harms),
+        (*reasons, *harms, *learning),
         cause.next_steps,
         cause.alternatives if cause.confidence != "certain" else (),
         cause.name,
         cause.numbers,
         command_for(cause.name),
     )
+
+
+def block_of_rise(cause: Cause, before: str, findings: Iterable[Finding]) -> Block:
+    """The block that says that a cause which has been shown is graver by now.
+
+    Args:
+        cause: the cause.
+        before: the severity with which it was shown.
+        findings: those of the cause.
+    """
+    worst = [finding for finding in findings if finding.severity == cause.severity]
+    verdict = f"{cause.name}, told before as {before}, is {cause.severity} by now."
+    return Block(cause.severity, verdict, tuple(map(_reason, worst[:1])), (), cause=cause.name, numbers=cause.numbers)
 
 
 def block_of_withdrawal(name: str) -> Block:
@@ -96,7 +111,8 @@ def block_of_finding(finding: Finding) -> Block:
     why = tuple(dict.fromkeys(quoted))[:3]
     source = (f"threshold: {finding.source}",) if finding.source else ()
     harm = (finding.harm,) if finding.harm and finding.harm not in {each.text for each in finding.evidence} else ()
-    reasons = why + harm + source
+    learning = (finding.learning,) if finding.learning else ()
+    reasons = why + harm + learning + source
     return Block(
         finding.severity,
         f"{verdict}{_end(finding)}",

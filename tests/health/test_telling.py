@@ -99,6 +99,8 @@ def test_a_cause_says_which_messages_it_takes_the_place_of(tmp_path):
         "WARNING: Hot (possible). a is hot since 0. This is one possibility.",
         "WARNING: Both (certain). Both. This takes the place of Hot.",
     ]
+    (cause,) = reporter.diagnosis.causes
+    assert cause.replaces == ("Hot",)
 
 
 def test_a_cause_whose_successor_has_been_told_before_is_taken_back(tmp_path):
@@ -154,3 +156,15 @@ def test_a_fact_without_a_cause_is_told_at_once(tmp_path):
     reporter, outlet, _ = started(tmp_path, Fact(**EACH))
     consume(reporter, views_of([("grad", "a")], np.full((3, 1), 20.0)))
     assert outlet.blocks[0].startswith("WARNING: Fact, since step 0.")
+
+
+def test_a_cause_that_has_become_graver_says_so_in_one_line_and_no_message_twice(tmp_path):
+    hot = (CauseRule(name="Hot", message="Hot.", required=("Huge",), supporting=("Cold",), confidence="certain"),)
+    reporter, outlet, _ = started(tmp_path, Huge(), Cold(severity="critical"), causes=hot)
+    consume(reporter, of_both([20.0] * 60, [1.0] * 20 + [20.0] * 40))
+    first, rise = outlet.blocks
+    assert first.startswith("WARNING: Hot (certain). Hot.")
+    assert rise.splitlines()[0] == "CRITICAL: Hot, told before as warning, is critical by now."
+    assert "Cold in a, since step 20" in rise and "Next" not in rise
+    (cause,) = reporter.diagnosis.causes
+    assert cause.severity == "critical"
