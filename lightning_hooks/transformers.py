@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lightning_hooks.callbacks._default_folder import LOGS
 from lightning_hooks.callbacks.instrument import default_callbacks
 from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.engine.plain_loop.checks import as_callbacks, check_calls
@@ -29,7 +30,8 @@ class HooksTrainerCallback(TrainerCallback):
         callbacks: callbacks of this package, in order; as of `instrument`.
         calls: as of `instrument`.
         folder: as of `instrument`.
-        logdir: as of `instrument`.
+        logdir: as of `instrument`; without a list of callbacks and `folder`, by default `lightning_hooks_logs` in the
+            `output_dir` of the Trainer.
 
     Attributes:
         watched: the `Instrument` of the training under way, or of the last one; None before the first.
@@ -54,6 +56,7 @@ class HooksTrainerCallback(TrainerCallback):
         self._callbacks = as_callbacks(default_callbacks() if callbacks is None else callbacks)
         check_calls(calls)
         self._options: dict[str, Any] = {"calls": calls, "folder": folder, "logdir": logdir}
+        self._has_no_options = callbacks is None and folder is None and logdir is None
         self.watched: Instrument | None = None
         self._losses: list[Tensor] = []
         self._is_sum = False
@@ -65,7 +68,10 @@ class HooksTrainerCallback(TrainerCallback):
         self.close()
         given = {"optimizer": kwargs["optimizer"], "first_step": state.global_step}
         given["planned"] = _planned(args, state, kwargs.get("lr_scheduler"))
-        self.watched = Instrument(kwargs["model"], self._callbacks, **given, **self._options)
+        options = dict(self._options)
+        if self._has_no_options:
+            options["logdir"] = os.path.join(args.output_dir or "", LOGS)
+        self.watched = Instrument(kwargs["model"], self._callbacks, **given, **options)
         self.watched.__enter__()
         self.watched.suspend()
 

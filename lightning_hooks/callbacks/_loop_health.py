@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
 
+from lightning_hooks.callbacks._terminal import print_in_loop
 from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.plain_loop.part import LoopPart
@@ -32,11 +33,11 @@ class LoopOutlet:
 
     def tell(self, block: Block) -> None:
         """Print a block."""
-        print(block_for(block, sys.stderr), file=sys.stderr, flush=True)
+        print_in_loop(partial(block_for, block))
 
     def tell_line(self, line: str) -> None:
         """Print text."""
-        print(line_for(line, sys.stderr), file=sys.stderr, flush=True)
+        print_in_loop(partial(line_for, line))
 
     def show(self, text: str, step: int) -> None:
         """Do nothing: a plain loop has no loggers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import override
@@ -14,6 +15,8 @@ from lightning_hooks.callbacks._fit_report import FitReport, file_of_report
 from lightning_hooks.callbacks._loop_writer import LoopWriter
 from lightning_hooks.callbacks._monitor_plans import resolve_stages
 from lightning_hooks.callbacks._monitor_run import MonitorRun, check_written
+from lightning_hooks.callbacks._start_line import start_line
+from lightning_hooks.callbacks._terminal import print_in_loop
 from lightning_hooks.engine.assembly import TRAIN, Assembled
 from lightning_hooks.engine.plain_loop.checks import refuse_other_stages, without_optimizer
 from lightning_hooks.engine.plain_loop.part import LoopPart
@@ -21,10 +24,12 @@ from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import RuleError
+from lightning_hooks.health.terminal import line_for
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.records.consumer import Latest, StepConsumer
 from lightning_hooks.rules import Watch
+from lightning_hooks.stats.processes import rank
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._monitor_options import MonitorOptions
@@ -75,6 +80,8 @@ class MonitorPart(LoopPart):
         self._run: LoopRun | None = run
         # A loop has no loggers that keep files, so a report is made only if the user has asked for it.
         self._board, self._report = run.board_of(owner), options.report or None
+        # Who is told of findings in the terminal is told there what is watched, too.
+        self._name = type(owner).__name__ if guests and rank() == 0 else ""
         self._monitor: MonitorRun | None = None
         self._is_started = False
         if self._report is not None and self._board is None and not run.has_board(owner):
@@ -127,6 +134,9 @@ class MonitorPart(LoopPart):
     def start(self) -> None:
         if self.contribution is not None and self._monitor is not None and self._run is not None:
             self._is_started = True
+            if self._name:
+                boards = [] if self._board is None else [self._board]
+                print_in_loop(partial(line_for, start_line(self._name, self.contribution.plans[TRAIN], boards)))
             self._monitor.publisher.start(self.contribution.plans[TRAIN].index, self._run.context)
 
     @override

@@ -1,4 +1,4 @@
-"""Shows text in the terminal of a fit, above the progress bar of Lightning if there is one."""
+"""Shows text in the terminal of a fit or a plain loop, above the progress bar if there is one."""
 
 from __future__ import annotations
 
@@ -31,6 +31,20 @@ def print_above(trainer: Trainer, text_for: Callable[[TextIO], str]) -> None:
             bar.print(text + "\n", end="")
     else:
         print(text_for(sys.stderr), file=sys.stderr, flush=True)
+
+
+def print_in_loop(text_for: Callable[[TextIO], str]) -> None:
+    """Print lines of text on standard error, above the bars that tqdm draws there, as the Trainer of `transformers` does.
+
+    Args:
+        text_for: makes one or several lines of text for a stream.
+    """
+    text, tqdm = text_for(sys.stderr), getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if tqdm is None or not getattr(tqdm, "_instances", ()):
+        print(text, file=sys.stderr, flush=True)
+    else:
+        # tqdm takes its bars off the screen, writes the lines, and draws the bars below them.
+        tqdm.write(text, file=sys.stderr)
 
 
 def _is_active(bar: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.optim import Optimizer
 
+from lightning_hooks.callbacks._default_folder import LOGS
 from lightning_hooks.engine.plain_loop.part import InLoop
 from lightning_hooks.engine.plain_loop.session import Instrument
 
@@ -59,7 +60,8 @@ def instrument(
         folder: the folder on this machine where callbacks write files, such as findings and flight records; consumers get it
             as `run.folder`. Default: that of the event file, or none, and nothing is written.
         logdir: a folder of this machine for an event file, in a new folder `run_<n>`, for callbacks without a `logdir` of
-            their own: for the page (`lightning-hooks view`) and TensorBoard. Default: none.
+            their own: for the page (`lightning-hooks view`) and TensorBoard. Default: none with a list of callbacks, and
+            `lightning_hooks_logs` in the current folder without one and without `folder`.
 
     Raises:
         RuleError: an invalid rule or argument, such as an optimizer that holds no parameter of the model, before any hook is
@@ -86,5 +88,7 @@ def instrument(
         >>> watched.latest["output_mean/0"] == model[0].bias.item()
         True
     """
+    if callbacks is None and folder is None and logdir is None:
+        logdir = LOGS
     given = default_callbacks() if callbacks is None else callbacks
     return Instrument(model, given, optimizer=optimizer, calls=calls, first_step=first_step, folder=folder, logdir=logdir)

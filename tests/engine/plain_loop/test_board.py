@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, Watch, instrument, read_run
+from lightning_hooks import Apply, GradientTransforms, HealthMonitor, RuleError, StatsMonitor, Watch, instrument, read_run
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.transforms import Scale
 
@@ -28,16 +28,25 @@ def train(callbacks=None, steps=3, **options):
     return views
 
 
-def test_without_callbacks_it_watches_what_a_monitor_watches_and_says_whether_all_is_well(capsys):
+def test_without_arguments_it_watches_what_a_monitor_watches_says_so_and_writes_to_the_default_folder(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
     (view,) = train([StatsMonitor()], steps=1)
     assert {*zip(view.rows.tensors, view.rows.names, strict=True)} == {
         *((tensor, name) for tensor in ("output", "output_grad") for name in "012"),
         *((tensor, f"{i}.{name}") for tensor in ("param", "grad", "update") for i in "02" for name in ("weight", "bias")),
         ("loss", "loss"),
     }
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())
     (with_health,) = train(steps=1)
-    assert {*with_health.rows.names} == {*view.rows.names} and capsys.readouterr().err.startswith("No problem found in ")
+    assert {*with_health.rows.names} == {*view.rows.names}
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("StatsMonitor watches 3 modules and 4 parameters. To see it: lightning-hooks view ")
+    assert first.endswith("lightning_hooks_logs") and last.startswith("No problem found in 1 step")
+    assert (tmp_path / "lightning_hooks_logs" / "run_0" / "findings.jsonl").exists()
+    (own,) = train([StatsMonitor(), HealthMonitor()], steps=1)
+    assert capsys.readouterr().err.startswith("StatsMonitor watches 3 modules") and len(list(tmp_path.iterdir())) == 1
 
 
 def test_without_an_optimizer_the_default_rules_have_the_tensors_that_exist():

@@ -51,8 +51,9 @@ def rules_of(health):
 def test_a_healthy_loop_is_told_one_line_and_its_weights_are_the_same_bits(tmp_path, capsys):
     watched, plain = model_of(), model_of()
     train(watched, folder=tmp_path)
-    said = capsys.readouterr().err
-    assert said.startswith("No problem found in ") and said.count("\n") == 1
+    watches, said = capsys.readouterr().err.splitlines()
+    assert watches == "StatsMonitor watches 3 modules and 4 parameters"
+    assert said.startswith("No problem found in ")
     assert "30 steps; the loss went from " in said
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for batch in batches():
@@ -75,10 +76,18 @@ def test_a_forgotten_layer_is_told_once_with_its_cause_and_is_in_the_files(tmp_p
     assert main(["doctor", str(tmp_path)]) == 1
 
 
+def test_a_message_stands_above_the_bar_that_the_loop_draws(capsys):
+    with tqdm(total=3, file=sys.stderr):
+        print_in_loop(lambda stream: "what is told")
+    assert "\rwhat is told\n" in capsys.readouterr().err
+    print_in_loop(lambda stream: "without a bar")
+    assert capsys.readouterr().err == "without a bar\n"
+
+
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     train(model_of())
-    assert capsys.readouterr().err.startswith("No problem found in ") and not list(tmp_path.iterdir())
+    assert "\nNo problem found in " in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_loss_that_the_loop_does_not_note_is_found(tmp_path):
@@ -114,7 +123,7 @@ def test_a_loop_without_an_optimizer_is_diagnosed_too(capsys):
 def test_a_loop_that_fails_writes_its_error_and_is_told_no_line(tmp_path, capsys):
     with pytest.raises(ValueError, match="the loop fails"):
         train(model_of(), folder=tmp_path, fails_at=5)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.count("\n") == 1
     known = read_findings(tmp_path)
     assert known.has_ended and known.summary["error"] == "ValueError: the loop fails" and known.summary["steps"] == 5
 
@@ -130,7 +139,7 @@ def test_a_second_loop_in_the_folder_is_kept_apart(tmp_path, capsys):
 @pytest.mark.parametrize("rule", ["LossDiverged", "NotInOptimizer"])
 def test_rules_that_read_no_row_look_too(rule, capsys):
     train(model_of(), health=HealthMonitor([rule]))
-    assert capsys.readouterr().err.startswith("No problem found in 30 steps; the loss went from ")
+    assert "\nNo problem found in 30 steps; the loss went from " in capsys.readouterr().err
 
 
 class Fails(HealthRule):
@@ -242,7 +251,7 @@ def test_a_loop_is_compared_with_good_ones_while_it_runs(tmp_path, capsys):
     good = [tmp_path / "run_0", tmp_path / "run_1"]
     capsys.readouterr()
     learn(2, same := HealthMonitor([], reference=good))
-    assert same.findings == [] and capsys.readouterr().err.startswith("No problem found in 25 steps")
+    assert same.findings == [] and capsys.readouterr().err.splitlines()[1].startswith("No problem found in 25 steps")
     changed = HealthMonitor([], reference=good)
     model = learn(2, changed, rate=0.05, folder=tmp_path / "changed")
     (finding,) = changed.findings
