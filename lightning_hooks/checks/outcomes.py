@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from lightning_hooks.checks.result import CheckReport, CheckResult, Status
-from lightning_hooks.health.outcome import Level, Outcome, Report
+from lightning_hooks.health.outcome import Outcome, Report
 from lightning_hooks.health.outcome import Status as OutcomeStatus
+from lightning_hooks.health.rule import Severity
 
-_STATUSES: Final[Mapping[Status, tuple[OutcomeStatus, Level]]] = {
-    "pass": ("passed", "note"),
-    "warn": ("noted", "warning"),
-    "fail": ("failed", "error"),
-    "skip": ("skipped", "note"),
+_STATUSES: Final[Mapping[Status, tuple[OutcomeStatus, Severity]]] = {
+    "pass": ("passed", Severity.INFO),
+    "warn": ("noted", Severity.WARNING),
+    "fail": ("failed", Severity.CRITICAL),
+    "skip": ("skipped", Severity.INFO),
 }
 
 
@@ -33,5 +34,5 @@ def report_of_checks(name: str, report: CheckReport) -> Report:
 
 
 def _outcome(result: CheckResult) -> Outcome:
-    status, level = _STATUSES[result.status]
-    return Outcome(result.check, status, result.message, level, result.rows, (), result.next_steps)
+    status, severity = _STATUSES[result.status]
+    return Outcome(result.check, status, result.message, severity, result.rows, (), result.next_steps)

@@ -49,10 +49,16 @@ def _clips(evidence: Evidence) -> bool:
         return bool((after.values[:, columns[columns >= 0]] < 0.99 * before.values[:, columns >= 0])[-_RECENT:].any())
 
 
+def _has_nothing_recurrent(evidence: Evidence) -> bool:
+    structure = evidence.structure
+    return structure is not None and all(module.role not in ("recurrent", "other") for module in structure.modules)
+
+
 _RECENT: Final = 50  # steps
 _HELD: Final[tuple[tuple[re.Pattern[str], Callable[[Evidence], bool]], ...]] = (
     (re.compile(r"^Put a norm"), _has_norm),
     (re.compile(r"^Use a loss scaler"), _has_scaler),
     (re.compile(r"^Clip the norm of the gradient"), _clips),
+    (re.compile(r"^(Recurrent weights|If it is the recurrent weight)"), _has_nothing_recurrent),
 )
 """What a step to try asks for, and whether a run has it."""

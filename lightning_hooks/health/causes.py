@@ -92,11 +92,11 @@ def _explain_with(
         if each.first_step >= begin - EARLIER and (not rule.same_rows or _share_rows(each, decisive))
     ]
     taken = _without_repeats(decisive + supporting)
-    return _cause_of(rule, decisive, taken, fitting(rule.next_steps, evidence), shown), taken
+    return _cause_of(rule, decisive, taken, evidence, shown), taken
 
 
 def _cause_of(
-    rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Finding], next_steps: tuple[str, ...], shown: Shown
+    rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Finding], evidence: Evidence, shown: Shown
 ) -> Cause:
     confidence: Confidence = rule.confidence
     if confidence == "possible" and len({finding.rule for finding in taken}) > 1:
@@ -111,9 +111,9 @@ def _cause_of(
         rule.name,
         rule.message.replace("{where}", where).replace("{step}", str(first)) + shown.detail + sure[confidence],
         tuple(dict.fromkeys(finding.fingerprint for finding in taken)),
-        next_steps,
+        fitting(rule.next_steps, evidence),
         confidence,
-        rule.alternatives,
+        fitting(rule.alternatives, evidence),
         max((finding.severity for finding in taken), key=lambda severity: Severity(severity).rank),
         first,
         tuple(finding.number for finding in taken),

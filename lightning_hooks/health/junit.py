@@ -61,7 +61,7 @@ def _case(name: str, outcomes: list[Outcome], group: str) -> ElementTree.Element
         told = [outcome for outcome in outcomes if outcome.status == status]
         if told:
             more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-            attributes = {"message": printable(f"{told[0].message}{more}"), "type": told[0].level}
+            attributes = {"message": printable(f"{told[0].message}{more}"), "type": str(told[0].severity)}
             ElementTree.SubElement(case, tag, attributes).text = _texts(told)
     skipped = [outcome for outcome in outcomes if outcome.status == "skipped"]
     if skipped and len(case) == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lightning_hooks.health.finding import Cause, Finding, stands
 from lightning_hooks.health.journal import RunFindings
@@ -11,12 +11,6 @@ from lightning_hooks.health.row_names import user_name
 from lightning_hooks.health.rule import Severity
 
 Status = Literal["passed", "noted", "failed", "skipped", "broken"]
-Level = Literal["note", "warning", "error"]
-_LEVELS: Final[Mapping[Severity, Level]] = {
-    Severity.INFO: "note",
-    Severity.WARNING: "warning",
-    Severity.CRITICAL: "error",
-}
 
 
 class Outcome(NamedTuple):
@@ -27,7 +21,7 @@ class Outcome(NamedTuple):
         status: `failed` if a user must act, `noted` if something was found that is no failure, `skipped` if the rule could not
             look, `broken` if the rule itself raised an error.
         message: what is wrong, or why the rule was skipped; empty if it passed.
-        level: how bad a failure or note is.
+        severity: of the finding, the same as in the terminal and in the files of the run.
         rows: the names of modules or parameters; none for the whole run.
         reasons: the numbers, one sentence each.
         next_steps: what to try.
@@ -36,7 +30,7 @@ class Outcome(NamedTuple):
     rule: str
     status: Status
     message: str = ""
-    level: Level = "note"
+    severity: Severity = Severity.INFO
     rows: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
@@ -91,7 +85,7 @@ def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding]) ->
 def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
     """What a finding says; its cause becomes the first reason, and gives the next steps."""
     quoted = [f"{user_name(each.row)}, step {each.step}: {each.text}" if each.row else each.text for each in finding.evidence]
-    reasons = [*dict.fromkeys(quoted)][:3]
+    reasons = [*dict.fromkeys(quoted)][:3] + [each for each in (finding.learning,) if each]
     message = finding.message
     if finding.is_over is not None:
         message = f"{message} Over since step {finding.is_over}."
@@ -102,7 +96,7 @@ def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
         finding.rule,
         "failed" if is_failure else "noted",
         message,
-        _LEVELS[finding.severity] if is_failure else "note",
+        finding.severity,
         tuple(filter(None, finding.rows)),
         tuple(reasons),
         tuple(dict.fromkeys([*(cause.next_steps if cause is not None else ()), *finding.next_steps])),

@@ -88,7 +88,7 @@ def _sizes(evidence: Evidence, shares: Array, begin: int) -> str:
         size = f"{percent(share)} of it" if share < _MULTIPLE else f"{share:.2g} times its size"
         return (
             f" Step {int(step)} changed the median weight by {size}; about {percent(USUAL)} is usual, for "
-            f"which the rate must be {share / USUAL:.2g} times smaller{of_rate}."
+            f"which the rate must be {_times(share / USUAL)} times smaller{of_rate}."
         )
     return f" The learning rate is {rate:.3g}." if rate > 0 else ""
 
@@ -275,8 +275,13 @@ def slowness(evidence: Evidence, begin: int) -> str:
     than = f" than {rate:.3g}" if rate > 0 else ""
     return (
         f" The median step changes the median weight by {percent(share)} of it; about {percent(USUAL)} is usual, for which the "
-        f"rate must be {USUAL / share:.2g} times larger{than}."
+        f"rate must be {_times(USUAL / share)} times larger{than}."
     )
+
+
+def _times(factor: float) -> str:
+    """A factor with two digits, written out up to a million."""
+    return f"{factor:.2g}" if factor < 100 or factor >= 1e6 else f"{float(f'{factor:.2g}'):.0f}"
 
 
 def track_of(evidence: Evidence, tensor: str, stat: str) -> Track | None:

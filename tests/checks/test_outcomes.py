@@ -22,11 +22,11 @@ RESULTS = CheckReport(
 
 def test_a_warning_is_a_note_and_a_skip_has_its_reason() -> None:
     report = report_of_checks("config.yaml", RESULTS)
-    assert [(each.rule, each.status, each.level) for each in report.outcomes] == [
-        ("StepRuns", "passed", "note"),
-        ("FrozenMoves", "failed", "error"),
+    assert [(each.rule, each.status, each.severity) for each in report.outcomes] == [
+        ("StepRuns", "passed", "info"),
+        ("FrozenMoves", "failed", "critical"),
         ("InputNotNormalised", "noted", "warning"),
-        ("SamplesApart", "skipped", "note"),
+        ("SamplesApart", "skipped", "info"),
     ]
     failed = report.outcomes[1]
     assert failed.rows == ("fc.bias",)

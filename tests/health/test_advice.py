@@ -8,6 +8,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.records.facts import ModuleFacts, StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
+from tests.health.rules.made import structure_of
 from tests.health.views import views_of
 
 STEPS = (
@@ -53,3 +54,11 @@ def test_some_advice_is_always_left():
 def test_rules_ask_for_a_norm_in_a_sentence_of_its_own():
     asking = [step for rule in DEFAULT_RULES for step in rule.next_steps if " norm b" in step]
     assert asking and all(step.startswith("Put a norm") for step in asking)
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("Linear", False), ("RNN", True), ("AdaptiveAvgPool2d", True)])
+def test_recurrent_weights_are_blamed_only_where_a_module_may_have_some(kind, is_told):
+    evidence = Evidence()
+    evidence.add(StepView(0, structure=structure_of({"a": kind})))
+    others = ("Recurrent weights that amplify: then clipping cures it.", "A bad batch.")
+    assert (others[0] in fitting(others, evidence)) is is_told

@@ -6,19 +6,20 @@ from xml.etree import ElementTree
 
 from lightning_hooks.health.junit import junit_of
 from lightning_hooks.health.outcome import Outcome, Report
+from lightning_hooks.health.rule import Severity
 
 DEAD = Outcome(
     "DeadUnits",
     "failed",
     "net.fc, then 1 more: dead.",
-    "warning",
+    Severity.WARNING,
     ("net.fc", "head"),
     ("net.fc, step 20: 90 % of the units are dead",),
     ("Lower the rate.",),
 )
 OTHERS = (
-    Outcome("NonFinite", "failed", "The loss is NaN.", "error"),
-    Outcome("ClippingAlways", "noted", "Clipping acts at {0} and {x}\x1b.", "note"),
+    Outcome("NonFinite", "failed", "The loss is NaN.", Severity.CRITICAL),
+    Outcome("ClippingAlways", "noted", "Clipping acts at {0} and {x}\x1b.", Severity.INFO),
     Outcome("LossSpike", "passed"),
     Outcome("UnitCollapse", "skipped", "no row has `output`"),
     Outcome("Mine", "broken", "ValueError: no"),

@@ -41,18 +41,18 @@ def test_every_rule_has_an_outcome() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "level"),
+    ("options", "status"),
     [
-        ({"severity": Severity.CRITICAL}, "failed", "error"),
-        ({"severity": Severity.WARNING}, "failed", "warning"),
-        ({"severity": Severity.INFO}, "noted", "note"),
-        ({"severity": Severity.CRITICAL, "is_over": 40}, "noted", "note"),
+        ({"severity": Severity.CRITICAL}, "failed"),
+        ({"severity": Severity.WARNING}, "failed"),
+        ({"severity": Severity.INFO}, "noted"),
+        ({"severity": Severity.CRITICAL, "is_over": 40}, "noted"),
     ],
     ids=["critical", "warning", "info", "over"],
 )
-def test_what_fails_is_what_gives_the_exit_code_1(options: dict[str, Any], status: str, level: str) -> None:
+def test_what_fails_is_what_gives_the_exit_code_1(options: dict[str, Any], status: str) -> None:
     outcome = outcome_of_finding(finding(**options))
-    assert (outcome.status, outcome.level) == (status, level)
+    assert (outcome.status, outcome.severity) == (status, options["severity"])
     assert outcome.message == ("fc: dead. Over since step 40." if "is_over" in options else "fc: dead.")
 
 

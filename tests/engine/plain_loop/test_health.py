@@ -1,15 +1,21 @@
 """`instrument(model, [StatsMonitor(), HealthMonitor()])`: what a loop is told, and where; the training stays as it is."""
 
 import json
+import sys
 import warnings
+from xml.etree import ElementTree
 
 import pytest
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_hooks, instrument
+from lightning_hooks.callbacks._terminal import print_in_loop
 from lightning_hooks.cli.main import main
+from lightning_hooks.dashboard.findings import listed
 from lightning_hooks.health import HealthRule
+from lightning_hooks.health.finding import stands
 from lightning_hooks.health.journal import read_findings
 from lightning_hooks.health.reporter import HealthError
 
@@ -264,3 +270,34 @@ def test_a_loop_is_compared_with_good_ones_while_it_runs(tmp_path, capsys):
     main(["baseline", *map(str, good), "-o", str(tmp_path / "baseline.json")])
     learn(2, of_baseline := HealthMonitor(reference=tmp_path / "baseline.json"), rate=0.05)
     assert [each.fingerprint for each in of_baseline.findings] == ["ReferenceSchedule"]
+
+
+def test_a_finding_has_one_severity_in_terminal_journal_page_junit_and_doctor(tmp_path, capsys):
+    model = model_of()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with instrument(model, [StatsMonitor(), health := HealthMonitor()], optimizer=optimizer, folder=tmp_path):
+        for step, batch in enumerate(batches()):
+            optimizer.zero_grad()
+            (model(batch).square().mean() * (float("nan") if step == 29 else 1.0)).backward()
+            optimizer.step()
+    severities = {each.rule: str(each.severity) for each in health.findings}
+    assert severities["NonFinite"] == "critical" and severities["NotInOptimizer"] == "warning"
+    told = capsys.readouterr().err
+    shown = listed(health.findings, health.causes)
+    journal = read_findings(tmp_path)
+    assert main(["doctor", str(tmp_path), "--junit"]) == 1
+    suite = ElementTree.fromstring(capsys.readouterr().out)[0]
+    assert main(["doctor", str(tmp_path), "--all"]) == 1
+    screen = capsys.readouterr().out
+    standing = [each for each in health.findings if stands(each)]
+    assert {"NonFinite", "NotInOptimizer"} <= {each.rule for each in standing}
+    for each in standing:
+        (cause,) = [cause for cause in health.causes if each.number in cause.numbers] or [None]
+        name, severity = (each.rule, each.severity) if cause is None else (cause.name, cause.severity)
+        assert [known.severity for known in journal.findings if known.number == each.number] == [each.severity]
+        assert [entry["severity"] for entry in shown if entry.get("number") == each.number] == [str(each.severity)]
+        (case,) = [case for case in suite if case.get("name") == each.rule]
+        assert case.find("failure").get("type") == each.severity
+        for text in (told, screen):
+            assert f"{severity.upper()}: {name}" in text
+    assert {str(cause.severity) for cause in health.causes} == {each["severity"] for each in shown if each["kind"] == "cause"}
