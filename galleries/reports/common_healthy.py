@@ -45,7 +45,8 @@ class ConvNet(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        return self.model(x)
+        outputs: Tensor = self.model(x)
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""
@@ -94,7 +95,8 @@ class Probe(pl.LightningModule):
         """The logits."""
         with torch.no_grad():
             features = self.backbone(x)
-        return self.head(features)
+        outputs: Tensor = self.head(features)
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""

@@ -32,7 +32,8 @@ class DigitCNN(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        return self.classifier(self.features(x))
+        outputs: Tensor = self.classifier(self.features(x))
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""
@@ -87,7 +88,8 @@ class TabularNet(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        return self.net(x)
+        outputs: Tensor = self.net(x)
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""
@@ -154,7 +156,8 @@ class FineTuned(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        return self.head(self.backbone(x))
+        outputs: Tensor = self.head(self.backbone(x))
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""

@@ -28,7 +28,8 @@ class Detector(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        return self.score(F.relu(self.hidden2(F.relu(self.hidden1(x))))).squeeze(1)
+        outputs: Tensor = self.score(F.relu(self.hidden2(F.relu(self.hidden1(x))))).squeeze(1)
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The binary cross entropy."""
@@ -76,14 +77,16 @@ class SoftmaxCNN(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """The probabilities."""
-        return self.softmax(self.fc(self.body(x)))
+        outputs: Tensor = self.softmax(self.fc(self.body(x)))
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""
         x, y = batch
         loss = self.criterion(self(x), y)
         self.log("train_loss", loss, prog_bar=True)
-        return loss
+        outputs: Tensor = loss
+        return outputs
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """SGD."""
@@ -114,7 +117,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The input and what is added to it."""
-        return x + self.down(F.gelu(self.up(self.norm(x))))
+        outputs: Tensor = x + self.down(F.gelu(self.up(self.norm(x))))
+        return outputs
 
 
 class ResidualMLP(pl.LightningModule):
@@ -132,7 +136,8 @@ class ResidualMLP(pl.LightningModule):
         x = self.stem(x)
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        outputs: Tensor = self.head(x)
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The squared error."""

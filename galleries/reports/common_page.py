@@ -84,10 +84,10 @@ def page(judged: Sequence[tuple[Report, Sequence[Said]]]) -> str:
         "|---|---|---|---|---|",
     ]
     for report, runs in judged:
-        first, *others = runs[0].blocks or [None]
+        first, others = next(iter(runs[0].blocks), None), runs[0].blocks[1:]
         times = f"{sum(is_named(report, said) for said in runs)}" if report.cause else "–"
         told = "–" if first is None else f"{first.severity}: {first.verdict}"
-        more = ", ".join(f"`{each.verdict.split()[0].rstrip('.,')}`" for each in others if each is not None)
+        more = ", ".join(f"`{each.verdict.split()[0].rstrip('.,')}`" for each in others)
         also = sorted({name for said in runs[1:] for name in said.told} - set(runs[0].told)) if not report.cause else []
         cells = (f"`{report.name}`", report.doc, times, told, more or ", ".join(also) or "–")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

@@ -17,13 +17,14 @@ class ReLURNN(pl.LightningModule):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.rnn = nn.RNN(2, width, nonlinearity="relu", batch_first=True)
-        nn.init.eye_(self.rnn.weight_hh_l0)
+        nn.init.eye_(self.rnn.get_parameter("weight_hh_l0"))
         self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits, from the last state."""
         states, _ = self.rnn(x)
-        return self.head(states[:, -1])
+        outputs: Tensor = self.head(states[:, -1])
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""
@@ -69,7 +70,8 @@ class CausalLM(pl.LightningModule):
         length = tokens.shape[1]
         x = self.tokens(tokens) + self.positions(torch.arange(length, device=tokens.device))
         mask = nn.Transformer.generate_square_subsequent_mask(length) if self.is_causal else None
-        return self.lm_head(self.norm(self.blocks(x, mask=mask, is_causal=self.is_causal)))
+        outputs: Tensor = self.lm_head(self.norm(self.blocks(x, mask=mask, is_causal=self.is_causal)))
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy of the next character."""
@@ -130,7 +132,8 @@ class AttentionPooling(pl.LightningModule):
         entropy = -(weights * log_weights).sum(1).mean()
         loss = F.cross_entropy(logits, y) - 0.01 * entropy
         self.log_dict({"train_loss": loss, "entropy": entropy}, prog_bar=True)
-        return loss
+        outputs: Tensor = loss
+        return outputs
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam."""

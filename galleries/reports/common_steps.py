@@ -39,7 +39,8 @@ class PatchTransformer(pl.LightningModule):
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
         tokens = self.embed(x.view(-1, 8, 8)) + self.position
-        return self.head(self.norm(self.encoder(tokens)).mean(1))
+        outputs: Tensor = self.head(self.norm(self.encoder(tokens)).mean(1))
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""
@@ -84,7 +85,8 @@ class MLP(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        return self.layers(x)
+        outputs: Tensor = self.layers(x)
+        return outputs
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The cross entropy."""
