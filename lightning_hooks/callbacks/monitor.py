@@ -38,7 +38,7 @@ class StatsMonitor(HooksCallback):
         max_scalars: the maximum number of scalars of rows, over all stages; above it, rows are merged along the module tree and
             statistics are skipped. The global numbers (`run/…`) are not counted. Default: without `watch`, at most 100 charts:
             the norm of gradients, the ratio of updates, the spread of outputs; with rules of your own, 500 of all they ask for.
-        max_histograms: the same for histograms, which are added up; default 100.
+        max_histograms: the same for TensorBoard's histograms, which are added up; the page has every row. Default 100.
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard, and the interval at
             which rules without `stats` measure histograms (on a GPU only if Triton works there); default 50.
         prefix: the text before the tags of scalars, histograms and texts; default `watch/`, below which your own charts are not

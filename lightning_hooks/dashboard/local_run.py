@@ -14,6 +14,7 @@ from lightning_hooks.dashboard.written_findings import WrittenFindings
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.messages import buckets, strings
+from lightning_hooks.tensorboard.row_histograms import RowHistograms, with_rows
 from lightning_hooks.tensorboard.run_index import RunIndex
 from lightning_hooks.tensorboard.tags import ABOUT, FOUND, PLUGIN, TABLE
 
@@ -27,6 +28,7 @@ class LocalRun(LocalTables):
     def __init__(self, path: Path) -> None:
         super().__init__(RunIndex(path))
         self.path = path
+        self._row_histograms = RowHistograms(self._index)
         self._written = WrittenFindings(path)
         self._stamp, self._changes = self._written.stamp(), 0  # changes of the files beside the event files
         self._records = Records(path)
@@ -54,11 +56,14 @@ class LocalRun(LocalTables):
         return self._index.numbers(tag)
 
     def histogram_tags(self) -> list[str]:
-        return self._index.tags("histogram")
+        return with_rows(self._index.tags("histogram"), self._row_histograms.tags, self._row_histograms.tensors)
 
     def histograms(self, tags: Sequence[str], steps: int) -> dict[str, list[tuple[int, Floats, Floats]]]:
-        read = self._index.histograms(tags, steps)
-        return {tag: [(step, *buckets(payload)) for step, payload in points] for tag, points in read.items()}
+        of_rows = self._row_histograms.tags
+        found = self._row_histograms.read([tag for tag in tags if tag in of_rows], steps)
+        drawn = self._index.histograms([tag for tag in tags if tag not in of_rows], steps)
+        found |= {tag: [(step, *buckets(payload)) for step, payload in points] for tag, points in drawn.items()}
+        return {tag: found[tag] for tag in tags}
 
     def about(self) -> Mapping[str, Any]:
         if self._cached_about is None or self._cached_about[0] != self.version:

@@ -14,8 +14,20 @@ from lightning_hooks.dashboard.findings import checks_of, shown_summary
 from lightning_hooks.dashboard.source import Floats, Steps, Values
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.tensorboard.local_tables import asked_of, ranks_of, read_facts
+from lightning_hooks.tensorboard.row_histograms import points_of, tag_of, with_rows
 from lightning_hooks.tensorboard.tables import Tables
-from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, is_table, table_of
+from lightning_hooks.tensorboard.tags import (
+    ABOUT,
+    FACTS,
+    FOUND,
+    INDEX,
+    PLUGIN,
+    ROWS,
+    TABLE,
+    is_table,
+    table_of,
+    tensor_of_histograms,
+)
 
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _LISTS: Final = f"{TABLE}/{ROWS}/"
@@ -64,10 +76,12 @@ class ProviderRun(Tables):
         self._listed = listed
         self._tags: dict[tuple[str, str], list[str]] = {}
         for tag in listed[PLUGIN]:
-            if is_table(tag) and not tag.startswith((_ABOUT, _LISTS, _INDEX)):
+            if is_table(tag) and not tag.startswith((_ABOUT, _LISTS, _INDEX)) and tensor_of_histograms(tag) is None:
                 self._tags.setdefault(table_of(tag), []).append(tag)
         self._about_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_ABOUT)]
         self._index_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_INDEX)]
+        self._histogram_lists = [tag for tag in listed[PLUGIN] if tensor_of_histograms(tag) is not None]
+        self._row_histograms: dict[str, dict[str, int]] | None = None
         self._found_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_FOUND)]
         self._summary: Mapping[str, Any] | None = None
         self._facts: list[Mapping[str, Any]] | None = None
@@ -139,15 +153,39 @@ class ProviderRun(Tables):
         return np.array([p.step for p in points], dtype=np.int64), np.array([p.value for p in points], dtype=np.float64)
 
     def histogram_tags(self) -> list[str]:
-        return [*self._provider.list_tensors(**self._arguments(), plugin_name="histograms").get(self._run, {})]
+        drawn = self._provider.list_tensors(**self._arguments(), plugin_name="histograms").get(self._run, {})
+        tensors = [tensor for tag in self._histogram_lists if (tensor := tensor_of_histograms(tag)) is not None]
+        return with_rows(drawn, self._lists_of_rows(), tensors)
 
     def histograms(self, tags: Sequence[str], steps: int) -> dict[str, list[tuple[int, Floats, Floats]]]:
-        # TensorBoard converts a histogram into one row (left edge, right edge, count) for each bucket.
-        read = self._read(self._provider.read_tensors, "histograms", tags, steps)
-        return {
-            tag: [(each.step, each.numpy[:, 1], each.numpy[:, 2]) for each in read.get(tag, []) if each.numpy.shape[1:] == (3,)]
-            for tag in tags
+        of_rows = self._lists_of_rows()
+        lists = {each: None for tag in tags for each in of_rows.get(tag, ())}
+        stored = {
+            each: [(datum.step, datum.numpy.ravel().tolist()) for datum in data]
+            for each, data in (self._read(self._provider.read_tensors, PLUGIN, [*lists], steps) if lists else {}).items()
         }
+        drawn = [tag for tag in tags if tag not in of_rows]
+        # TensorBoard converts a histogram into one row (left edge, right edge, count) for each bucket.
+        read = self._read(self._provider.read_tensors, "histograms", drawn, steps) if drawn else {}
+        found: dict[str, list[tuple[int, Floats, Floats]]] = {
+            tag: [(each.step, each.numpy[:, 1], each.numpy[:, 2]) for each in read.get(tag, []) if each.numpy.shape[1:] == (3,)]
+            for tag in drawn
+        }
+        for tag in [tag for tag in tags if tag in of_rows]:
+            points = {point[0]: point for each, row in of_rows[tag].items() for point in points_of(row, stored.get(each, []))}
+            found[tag] = [points[step] for step in sorted(points)]
+        return found
+
+    def _lists_of_rows(self) -> dict[str, dict[str, int]]:
+        """By tag of a row: the tags of the lists of histograms that have the row, each with the index of the row."""
+        if self._row_histograms is None:
+            self._row_histograms = {}
+            rows_tag = {tag: _LISTS + tag.rsplit("/", 1)[1] for tag in self._histogram_lists}
+            read = self._read(self._provider.read_tensors, PLUGIN, [*rows_tag.values()]) if rows_tag else {}
+            for tag, rows in rows_tag.items():
+                for row, name in enumerate(_names(read.get(rows, []))):
+                    self._row_histograms.setdefault(tag_of(tensor_of_histograms(tag) or "", name), {})[tag] = row
+        return self._row_histograms
 
     def about(self) -> Mapping[str, Any]:
         about: dict[str, Any] = {}

@@ -150,5 +150,5 @@ class Latest(StepConsumer):
             layout = self._layouts.get(stage)
             if layout is None or layout.rows is not view.rows or layout.due != view.due:
                 layout = self._layouts[stage] = EntryLayout(view.rows, view.due, view.stage)
-            out.update(layout.fill(view, histograms=()).scalars)
+            out.update(layout.fill(view, histograms=(), rows=()).scalars)
         return out

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.records.histograms import BUCKET_LIMITS, NO_HISTOGRAMS
+from lightning_hooks.records.histograms import BUCKET_LIMITS, NO_HISTOGRAMS, RowHistograms
 from lightning_hooks.records.step_view import Series
 from lightning_hooks.records.table_layout import SeriesHeader
 
@@ -32,6 +32,7 @@ class LogEntry:
             measured value is a scalar.
         histogram_tags: the tags of the histograms, with prefix.
         histogram_counts: the counts of the histograms [tags, buckets].
+        row_histograms: the histograms in the table of an event file, those of every row; by tensor.
         wall_time: the time at which the step ended, in seconds since 1970; 0 for now.
         table: the series in the table of an event file; None if they are the series of statistics.
         table_values: the values of the series in `table`, concatenated.
@@ -48,6 +49,7 @@ class LogEntry:
     merged: tuple[tuple[str, ...], Array] | None = None
     histogram_tags: Sequence[str] = ()
     histogram_counts: Array = field(default_factory=lambda: NO_HISTOGRAMS)
+    row_histograms: Sequence[RowHistograms] = ()
     wall_time: float = 0.0
     table: tuple[SeriesHeader, ...] | None = None
     table_values: Array = field(default_factory=lambda: np.empty(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.records.step_view import StepView
@@ -18,21 +20,55 @@ class HistogramPace:
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
-        self._drawn_at: dict[str, int] = {}  # the step of the last histogram, by tag
+        self._drawn = _Written(interval)
+        self._rows = _Written(interval)
         # For each layout the first step at which one of its histograms may be due: no tag is looked at before.
         self._draws_from: dict[EntryLayout, int] = {}
 
     def fill(self, layout: EntryLayout, view: StepView) -> LogEntry:
         """The entry of a step: its scalars, and the histograms that are due."""
-        step, interval = view.step, self._interval
-        if view.stage != "train" or interval == 1:
+        step = view.step
+        if view.stage != "train" or self._interval == 1:
             return layout.fill(view)
         if step < self._draws_from.get(layout, step):
-            return layout.fill(view, histograms=())
-        due = [tag for tag in layout.histogram_tags if step - self._drawn_at.get(tag, -interval) >= interval]
-        entry = layout.fill(view, histograms=due)
+            return layout.fill(view, histograms=(), rows=())
+        drawn = self._drawn.due(layout.histogram_tags, step)
+        is_same = layout.row_tags is layout.histogram_tags
+        rows = drawn if is_same else self._rows.due(layout.row_tags, step)
+        entry = layout.fill(view, histograms=drawn, rows=rows)
         # A row without measurements has no histogram in `entry`, and stays due.
-        self._drawn_at.update(dict.fromkeys(entry.histogram_tags, step))
-        last_drawn = (self._drawn_at.get(tag, -interval) for tag in layout.histogram_tags)
-        self._draws_from[layout] = interval + min(last_drawn, default=step)
+        self._drawn.note(entry.histogram_tags, step)
+        self._draws_from[layout] = self._drawn.next_due(layout.histogram_tags, step)
+        if not is_same:
+            written = (
+                f"{layout.prefix}{each.tensor}_histogram/{each.names[row]}"
+                for each in entry.row_histograms
+                for row in each.written.tolist()
+            )
+            self._rows.note(written, step)
+            self._draws_from[layout] = min(self._draws_from[layout], self._rows.next_due(layout.row_tags, step))
         return entry
+
+
+class _Written:
+    """The steps at which the histograms of some tags were written last.
+
+    Args:
+        interval: the least number of steps between two histograms of a tag.
+    """
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._at: dict[str, int] = {}
+
+    def due(self, tags: Sequence[str], step: int) -> list[str]:
+        """The tags whose histograms may be written at a step."""
+        return [tag for tag in tags if step - self._at.get(tag, -self._interval) >= self._interval]
+
+    def note(self, tags: Iterable[str], step: int) -> None:
+        """Histograms of these tags were written at a step."""
+        self._at.update(dict.fromkeys(tags, step))
+
+    def next_due(self, tags: Sequence[str], step: int) -> int:
+        """The first step at which a histogram of one of these tags may be due; without tags an interval from `step` on."""
+        return self._interval + min((self._at.get(tag, -self._interval) for tag in tags), default=step)

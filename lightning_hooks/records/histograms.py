@@ -1,9 +1,14 @@
-"""The histograms of a step: each is the histogram of one row, or the sum over the rows of a block of the module tree."""
+"""The histograms of a step: each is the histogram of one row, or the sum over the rows of a block of the module tree.
+
+The table of an event file has the histogram of every row. TensorBoard's own histograms are limited in number; above the limit
+they are those of blocks.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +24,35 @@ BUCKET_LIMITS: Array = bucket_edges()[1:]
 NO_HISTOGRAMS: Array = np.empty((0, len(BUCKET_LIMITS)))
 
 
+class RowHistograms(NamedTuple):
+    """The histograms of a tensor in the table of a step.
+
+    Args:
+        tensor: `grad`, `output[0]` …
+        names: the names of all rows whose histograms can be due; the same object at every step with the same rows.
+        written: the indices into `names` of the rows that this step has, ascending.
+        counts: their counts [rows of this step, buckets].
+    """
+
+    tensor: str
+    names: tuple[str, ...]
+    written: Indices
+    counts: Array
+
+
 class Histograms:
     """The histograms that a set of due schedules requests.
 
     Args:
         rows_by_tag: the rows of each histogram, by its tag with prefix.
+        tensors: each tensor with the names of its histograms, in the order of the tags.
 
     Attributes:
         tags: the tags of all histograms.
     """
 
-    def __init__(self, rows_by_tag: Mapping[str, Indices]) -> None:
+    def __init__(self, rows_by_tag: Mapping[str, Indices], tensors: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+        self._tensors = tensors
         self.tags = tuple(rows_by_tag)
         self._rows_by_tag = rows_by_tag
         self._all = _concatenate([*rows_by_tag.values()])
@@ -45,15 +68,37 @@ class Histograms:
             prefix: the text before every tag.
         """
         rows_by_tag: dict[str, Indices] = {}
+        tensors: list[tuple[str, tuple[str, ...]]] = []
         for column in columns:
             blocks = {name: [row] for name, row in zip(column.names, column.rows.tolist(), strict=True)}
             if levels.histograms is not None:
                 level = levels.histograms.get((column.tensor, column.stat))
                 unmerged = {n: rows for n, rows in blocks.items() if n in levels.pinned or rows[0] in index.members}
                 blocks = {**({} if level is None else rows_of_blocks(column, level, index.members)), **unmerged}
+            # A group of rows can have the name of a row; then the histogram is that of the group.
+            tensors.append((column.tensor, column.names if len(blocks) == len(column.names) else tuple(blocks)))
             for name, rows in blocks.items():
                 rows_by_tag[f"{prefix}{column.tensor}_histogram/{name}"] = np.array(rows, dtype=np.intp)
-        return cls(rows_by_tag)
+        return cls(rows_by_tag, tensors)
+
+    def by_tensor(self, tags: Sequence[str], counts: Array) -> tuple[RowHistograms, ...]:
+        """The histograms that `fill` has returned, for the table of an event file.
+
+        Args:
+            tags: a subset of `tags` of this object in the same order.
+            counts: [tags, buckets].
+        """
+        if not tags:
+            return ()
+        chosen = {*tags}
+        is_written = np.array([tag in chosen for tag in self.tags], dtype=np.bool_)
+        found, start, first = [], 0, 0
+        for tensor, names in self._tensors:
+            written = np.flatnonzero(is_written[start : start + len(names)])
+            if len(written):
+                found.append(RowHistograms(tensor, names, written, counts[first : first + len(written)]))
+            start, first = start + len(names), first + len(written)
+        return tuple(found)
 
     def fill(self, view: StepView, statistics: StepStatistics, tags: Sequence[str]) -> tuple[tuple[str, ...], Array]:
         """The tags and the counts [tags, buckets] of the histograms of which at least one row was measured.

@@ -32,7 +32,8 @@ class EntryLayout:
 
     Attributes:
         headers: the series of statistics.
-        histogram_tags: the tags of the histograms, with prefix.
+        histogram_tags: the tags of the histograms that TensorBoard draws, with prefix.
+        row_tags: such tags of the histograms of all rows, which the table has; the same object if no rows are merged.
     """
 
     def __init__(self, rows: RowIndex, due: Due, stage: str = "train", prefix: str = "", levels: Levels = _UNMERGED) -> None:
@@ -53,14 +54,18 @@ class EntryLayout:
         self._statistics = RowStatistics(requests)
         self._histograms = Histograms.of(rows, histograms, levels, self.prefix)
         self.histogram_tags = self._histograms.tags
+        is_merged = levels.histograms is not None
+        self._row_histograms = Histograms.of(rows, histograms, _UNMERGED, self.prefix) if is_merged else self._histograms
+        self.row_tags = self._row_histograms.tags
         self._table = TableLayout(rows, counts, columns)
 
-    def fill(self, view: StepView, *, histograms: Sequence[str] | None = None) -> LogEntry:
+    def fill(self, view: StepView, *, histograms: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> LogEntry:
         """The entry of a step at which these schedules were due.
 
         Args:
             view: the view of the step.
-            histograms: the tags of the histograms to write; default all.
+            histograms: the tags of the histograms that TensorBoard draws; default all.
+            rows: the tags of the histograms in the table; default all.
         """
         step = self._statistics(view.moments)
         are_measured = step.are_measured.copy() if self._others else step.are_measured
@@ -71,6 +76,10 @@ class EntryLayout:
         histogram_tags, histogram_counts = self._histograms.fill(
             view, step, self.histogram_tags if histograms is None else histograms
         )
+        rows = self.row_tags if rows is None else rows
+        row_tags, row_counts = histogram_tags, histogram_counts
+        if rows is not histograms or self.row_tags is not self.histogram_tags:
+            row_tags, row_counts = self._row_histograms.fill(view, step, rows)
         table, table_values = self._table.fill(view)
         return LogEntry(
             step=view.step,
@@ -82,6 +91,7 @@ class EntryLayout:
             merged=merged,
             histogram_tags=histogram_tags,
             histogram_counts=histogram_counts,
+            row_histograms=self._row_histograms.by_tensor(row_tags, row_counts),
             wall_time=view.wall_time,
             table=table,
             table_values=table_values,

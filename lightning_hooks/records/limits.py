@@ -44,7 +44,8 @@ class Limits:
     Args:
         stages: the row index of each stage.
         max_scalars: the number of scalars above which rows are merged along the module tree.
-        max_histograms: the number of histograms above which they are added up along the module tree.
+        max_histograms: the number of histograms above which TensorBoard's are added up along the module tree; the table of an
+            event file has that of every row.
         pinned: the names of rows that are never merged.
         charts: the statistics that are written as scalars, by tensor; None for all.
     """
@@ -113,10 +114,11 @@ class Limits:
             return ""
         sentences = [
             f"{decision.rollup.total} {noun} are more than max_{noun}={limit}: {decision.rollup.written} are written, merged "
-            f"along the module tree{kept}; max_{noun}={decision.rollup.next_limit} keeps {_next(decision.rollup)}"
-            for noun, decision, limit, kept in (
-                ("scalars", self.scalars, self.max_scalars, " (tables have every row)"),
-                ("histograms", self.histograms, self.max_histograms, ""),
+            f"along the module tree (tables have every row); max_{noun}={decision.rollup.next_limit} keeps "
+            f"{_next(decision.rollup)}"
+            for noun, decision, limit in (
+                ("scalars", self.scalars, self.max_scalars),
+                ("histograms", self.histograms, self.max_histograms),
             )
             if decision is not None
         ]
@@ -150,9 +152,10 @@ class Limits:
         if self.histograms is not None:
             rollup = self.histograms.rollup
             sentences.append(
-                f"{rollup.total} histograms are more than max_histograms={self.max_histograms}: they are added up along the "
-                f"module tree at level {rollup.level} of {rollup.deepest} ({rollup.written} histograms, at most every "
-                f"{every_n_steps} steps: histogram_every_n_steps). max_histograms={rollup.next_limit} keeps {_next(rollup)}"
+                f"{rollup.total} histograms are more than max_histograms={self.max_histograms}: the page has all of them, and "
+                f"in TensorBoard they are added up along the module tree at level {rollup.level} of {rollup.deepest} "
+                f"({rollup.written} histograms, at most every {every_n_steps} steps: histogram_every_n_steps). "
+                f"max_histograms={rollup.next_limit} keeps {_next(rollup)}"
             )
         return ". ".join(sentences)
 

@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_hooks.stats.stored_counts import BUCKETS as BUCKETS
+from lightning_hooks.stats.stored_counts import SIDE
+
 _LOWEST: Final = -125  # frexp exponent of the smallest normal float32, 2**-126
 _HIGHEST: Final = 128  # frexp exponent of the largest float32
-_SIDE: Final = _HIGHEST - _LOWEST + 1
-BUCKETS: Final = 2 * _SIDE + 1
 _CHUNK: Final = 1 << 20  # elements: counting takes about 40 bytes for each of them
 
 
@@ -55,7 +56,7 @@ def _counts(flat: Tensor) -> Tensor:
     _, exponent = torch.frexp(flat)
     # How many buckets lie between the middle bucket and the bucket of the element, plus 1; 0 for the middle bucket.
     distance = exponent.to(torch.int64).clamp(_LOWEST - 1, _HIGHEST) - (_LOWEST - 1)
-    index = _SIDE + torch.where(flat == 0, 0, distance * torch.sign(flat).nan_to_num(0.0).to(torch.int64))
+    index = SIDE + torch.where(flat == 0, 0, distance * torch.sign(flat).nan_to_num(0.0).to(torch.int64))
     weights = torch.isfinite(flat).to(torch.float64)
     return torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device).index_add_(0, index, weights)
 
@@ -70,9 +71,9 @@ def shift(counts: Tensor, factor: Tensor | float) -> Tensor:
     octaves = (
         torch.as_tensor(factor, dtype=torch.float64).to(counts.device, non_blocking=True).reshape(()).log2().round().long()
     )
-    steps = torch.arange(-_SIDE, _SIDE + 1, device=counts.device)
-    moved = steps.sign() * (steps.abs() + octaves).clamp(0, _SIDE)
-    return torch.zeros_like(counts).index_add_(-1, moved + _SIDE, counts)
+    steps = torch.arange(-SIDE, SIDE + 1, device=counts.device)
+    moved = steps.sign() * (steps.abs() + octaves).clamp(0, SIDE)
+    return torch.zeros_like(counts).index_add_(-1, moved + SIDE, counts)
 
 
 def quantile(counts: NDArray[np.float64], q: float, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -101,6 +102,6 @@ def quantile(counts: NDArray[np.float64], q: float, low: NDArray[np.float64], hi
     with np.errstate(invalid="ignore"):
         value = edges[bucket] + share * (edges[bucket + 1] - edges[bucket])
         # The middle bucket holds zeros and magnitudes below 2**-126, so its quantile is 0.
-        value = np.where(bucket == _SIDE, 0.0, value)
+        value = np.where(bucket == SIDE, 0.0, value)
         bounded = np.where(np.isfinite(low) & np.isfinite(high), np.clip(value, low, high), value)
     return np.where(total > 0, bounded, np.nan)

@@ -1,5 +1,8 @@
 """Serializes one step as one event: the table, the scalars and the histograms in a single summary.
 
+The histograms are there twice: those of every row in the table, about 20 to 90 bytes each, and TensorBoard's own, of which
+there are at most as many as the monitor allows.
+
 The table is written as one vector for each tensor and statistic, about five bytes a value. The names of the rows are written
 once per file, as a summary of their own. The tag of a vector contains a hash of these names: TensorBoard keeps only the
 first metadata of a tag across all files of a run, so after a resume with different rows one tag for both lists would show the
@@ -22,9 +25,10 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks import backends
 from lightning_hooks.rules.prefix import name_of
+from lightning_hooks.stats.stored_counts import encode_counts
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
-from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE
+from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, histograms_tag
 
 if TYPE_CHECKING:
     from lightning_hooks.records.entry import LogEntry
@@ -91,7 +95,7 @@ class EventBuilder:
         filled = template.fill(np.concatenate([table_values, entry.values]), numbers)
         if len(entry.histogram_tags):
             filled += histogram_bytes(entry.histogram_tags, entry.histogram_counts, entry.bucket_limits)
-        return filled
+        return filled + self._row_histograms(entry).SerializeToString() if entry.row_histograms else filled
 
     def _message(self, entry: LogEntry) -> bytes:
         summary: bytes = self.summary(entry).SerializeToString()
@@ -123,6 +127,21 @@ class EventBuilder:
             out.value.add(tag=tag, simple_value=value)
         if len(entry.histogram_tags):
             out.MergeFromString(histogram_bytes(entry.histogram_tags, entry.histogram_counts, entry.bucket_limits))
+        out.MergeFrom(self._row_histograms(entry))
+        return out
+
+    def _row_histograms(self, entry: LogEntry) -> Summary:
+        """The histograms of the rows of each tensor: one string for each row of its list, empty for a row without one."""
+        out = Summary()
+        for each in entry.row_histograms:
+            digest = self.row_list(each.names)
+            self._add_rows(out, f"{TABLE}/{ROWS}/{digest}", each.names)
+            strings = [b""] * len(each.names)
+            for row, encoded in zip(each.written.tolist(), encode_counts(each.counts), strict=True):
+                strings[row] = encoded
+            tag = histograms_tag(f"{name_of(entry.prefix)}{each.tensor}", digest)
+            metadata = None if tag in self._explained else self._metadata(tag)
+            out.value.add(tag=tag, tensor=_string_tensor(strings), metadata=metadata)
         return out
 
     def about(self, rows: Mapping[str, Mapping[str, Any]], prefix: str) -> Summary:
@@ -150,9 +169,7 @@ class EventBuilder:
     def _add_rows(self, out: Summary, tag: str, names: tuple[str, ...]) -> None:
         if tag in self._explained:
             return
-        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(names))])
-        tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=[name.encode() for name in names])
-        out.value.add(tag=tag, tensor=tensor, metadata=self._metadata(tag))
+        out.value.add(tag=tag, tensor=_string_tensor([name.encode() for name in names]), metadata=self._metadata(tag))
 
     def _add_vector(self, out: Summary, tag: str, values: NDArray[np.float64]) -> None:
         with np.errstate(over="ignore"):
@@ -238,6 +255,11 @@ class Template:
         self._fill_floats(self._buffer, self._of_vectors, np.ascontiguousarray(values))
         self._fill_floats(self._buffer, self._of_numbers, np.ascontiguousarray(numbers))
         return bytes(self._buffer)
+
+
+def _string_tensor(strings: Sequence[bytes]) -> TensorProto:
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(strings))])
+    return TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=strings)
 
 
 def _float_tensor(content: bytes) -> TensorProto:

@@ -164,9 +164,14 @@ def read_values(summary: bytes, at: int = 0) -> Iterator[Value]:
 
 
 def strings(tensor: bytes) -> list[str]:
+    """The strings of a serialized tensor as texts; if the tensor is damaged, warn and return an empty list."""
+    return [each.decode(errors="replace") for each in byte_strings(tensor)]
+
+
+def byte_strings(tensor: bytes) -> list[bytes]:
     """The strings of a serialized tensor; if the tensor is damaged, warn and return an empty list."""
     try:
-        return [tensor[a:b].decode(errors="replace") for field, a, b in _fields(tensor, 0, len(tensor)) if field == _STRING]
+        return [tensor[a:b] for field, a, b in _fields(tensor, 0, len(tensor)) if field == _STRING]
     except DamagedError as error:
         warnings.warn(f"damaged strings are read as none ({error})", stacklevel=2)
         return []

@@ -14,6 +14,7 @@ from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.fields import check_path
 from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.messages import buckets, strings
+from lightning_hooks.tensorboard.row_histograms import RowHistograms, tag_of
 from lightning_hooks.tensorboard.run_files import runs_below
 from lightning_hooks.tensorboard.run_index import RunIndex
 
@@ -59,7 +60,7 @@ class Run:
     Args:
         path: the folder or event file that was read.
         scalars: tag to (steps int64 [T], values float64 [T]).
-        histograms: tag to a list of (step, right bucket edges, counts).
+        histograms: of TensorBoard, tag to a list of (step, right bucket edges, counts); `histogram` has those of every row.
         texts: tag to the last text logged under it.
 
     Example:
@@ -107,6 +108,27 @@ class Run:
             raise RuleError(f"no table {f'{tensor} {stat}'!r} in {self.path}{did_you_mean(f'{tensor} {stat}', known)}")
         steps = self._tables.steps(name, stat)
         return Table(self._tables.rows(name, stat), steps, self._tables.read(name, stat, 0, len(steps)))
+
+    def histogram(self, tensor: str, name: str, prefix: str | None = None) -> list[tuple[int, Floats, Floats]]:
+        """The histograms of one row as (step, right bucket edges, counts), read from the files now.
+
+        Counts are exact, and the buckets are those of the statistic `histogram`, from the first to the last that holds an
+        element, so that histograms of rows can be added up.
+
+        Args:
+            tensor: for example `grad`.
+            name: of the row.
+            prefix: of the monitor, with or without `watch/`; None for the first monitor.
+
+        Raises:
+            RuleError: the run has no such histograms.
+        """
+        stored = None if self._index is None else RowHistograms(self._index)
+        tag = tag_of(f"{'' if self._tables is None else self._tables.prefix_of(prefix)}{tensor}", name)
+        if self._index is None or stored is None or tag not in stored.tags:
+            known = () if stored is None else stored.tags
+            raise RuleError(f"no histograms {tag!r} of a row in {self.path}{did_you_mean(tag, known)}")
+        return stored.read([tag], 1 << 62)[tag]
 
     def monitors(self, stage: str = "train") -> list[ReadMonitor]:
         """The monitors whose step views the run holds, in the order of the callbacks; empty for files of older versions.

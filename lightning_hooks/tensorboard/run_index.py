@@ -145,7 +145,7 @@ class RunIndex:
 
     def _readable(self, tag: str, file: EventFile, sizes: Offsets) -> NDArray[np.intp]:
         """The indices of the values of a tag that are read: skip, with a warning, vectors without one number for each row."""
-        names = self._row_list(tag) if self._all_tags()[tag] == ("vector", PLUGIN) and is_table(tag) else ()
+        names = self.row_list(tag) if self._all_tags()[tag] == ("vector", PLUGIN) and is_table(tag) else ()
         is_readable = np.ones(len(sizes), dtype=np.bool_) if not names else sizes == 4 * len(names)
         if not is_readable.all():
             skipped = int((~is_readable).sum())
@@ -159,11 +159,12 @@ class RunIndex:
     def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
         """The names of the rows of a vector: of all its lists of rows, in the order in which the lists were written."""
         if (tensor, stat) not in self._rows:
-            lists = (self._row_list(tag) for tag in self.vectors()[tensor, stat])
+            lists = (self.row_list(tag) for tag in self.vectors()[tensor, stat])
             self._rows[tensor, stat] = tuple(dict.fromkeys(name for names in lists for name in names))
         return self._rows[tensor, stat]
 
-    def _row_list(self, tag: str) -> tuple[str, ...]:
+    def row_list(self, tag: str) -> tuple[str, ...]:
+        """The names of the rows of a tag that ends with the hash of a list of rows; empty if the list is missing."""
         digest = tag.rsplit("/", 1)[1]
         if digest not in self._lists:
             rows_tag = f"{TABLE}/{ROWS}/{digest}"
@@ -196,7 +197,7 @@ class RunIndex:
         out: NDArray[np.float32] | None = None
         column_of: dict[str, int] = {}
         for tag in self.vectors()[tensor, stat]:
-            listed, points = self._row_list(tag), self.points(tag)
+            listed, points = self.row_list(tag), self.points(tag)
             if not len(listed) or not len(points.steps):
                 continue
             at = np.searchsorted(points.steps, chosen.steps).clip(max=len(points.steps) - 1)
@@ -228,22 +229,37 @@ class RunIndex:
             tags: of histograms.
             most: steps of a tag.
         """
+        read = self.payloads([(tag,) for tag in tags], most)
+        return {tag: [(step, payload) for step, _, payload in points] for tag, points in zip(tags, read, strict=True)}
+
+    def payloads(self, groups: Sequence[Sequence[str]], most: int) -> list[list[tuple[int, str, bytes]]]:
+        """The (step, tag, payload) of the values of each group of tags, ascending by step; each event is read once.
+
+        Args:
+            groups: tags of values that are not of fixed size, such as histograms.
+            most: steps of a group, which are chosen evenly.
+        """
         steps = [file.steps.tolist() for file in self.files]
         wanted: dict[tuple[int, int], set[str]] = {}  # (number of the file, event) -> the tags to read there
-        for tag in tags:
-            at_step: dict[int, tuple[int, int]] = {}  # step -> (number of the file, event); the last if a step occurs twice
+        placed: list[dict[tuple[int, str], tuple[int, int]]] = []
+        for tags in groups:
+            # (step, tag) -> (number of the file, event); the last one if a step occurs twice.
+            at: dict[tuple[int, str], tuple[int, int]] = {}
             for number, file in enumerate(self.files):
-                if tag in file.tags and file.tags[tag][0] == self._all_tags()[tag][0]:
-                    at_step.update({steps[number][event]: (number, event) for event in file.events_of(tag)})
-            places = [at_step[step] for step in sorted(at_step)]
-            for i in np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).round().astype(np.intp)):
-                wanted.setdefault(places[i], set()).add(tag)
-        found: dict[str, list[tuple[int, bytes]]] = {tag: [] for tag in tags}
-        for (number, event), chosen in wanted.items():
-            step = steps[number][event]
-            for tag, payload in self.files[number].payloads(event, chosen).items():
-                found[tag].append((step, payload))
-        return {tag: sorted(points, key=lambda point: point[0]) for tag, points in found.items()}
+                for tag in tags:
+                    if tag in file.tags and file.tags[tag][0] == self._all_tags()[tag][0]:
+                        at.update({(steps[number][event], tag): (number, event) for event in file.events_of(tag)})
+            of_group = sorted({step for step, _ in at})
+            places = np.linspace(0, len(of_group) - 1, min(most, len(of_group))).round().astype(np.intp)
+            chosen = {of_group[i] for i in places.tolist()}
+            placed.append({(step, tag): place for (step, tag), place in at.items() if step in chosen})
+            for (_, tag), place in placed[-1].items():
+                wanted.setdefault(place, set()).add(tag)
+        read = {place: self.files[place[0]].payloads(place[1], tags) for place, tags in wanted.items()}
+        return [
+            sorted(((step, tag, read[place][tag]) for (step, tag), place in at.items() if tag in read[place]), key=_step)
+            for at in placed
+        ]
 
     def numbers(self, tag: str) -> tuple[Offsets, Floats]:
         """The steps and the values of a scalar, int64 [T] and float64 [T].
@@ -268,3 +284,7 @@ class RunIndex:
 
 def _blank(chosen: Points, names: Sequence[str]) -> NDArray[np.float32]:
     return np.full((len(chosen.steps), len(names)), np.nan, dtype=np.float32)
+
+
+def _step(point: tuple[int, str, bytes]) -> int:
+    return point[0]

@@ -407,8 +407,8 @@ def test_histograms_have_an_interval_and_a_limit_of_their_own(tmp_path: Path) ->
     watch = [Watch(params="*", tensors=["grad", "param"], stats=["norm", "histogram"])]
     monitor = StatsMonitor(watch, max_histograms=4, histogram_every_n_steps=4)
     said = (
-        r"^8 histograms are more than max_histograms=4: 4 are written, merged along the module tree; max_histograms=8 keeps "
-        r"level 3. See docs/rules.md#many-layers$"
+        r"^8 histograms are more than max_histograms=4: 4 are written, merged along the module tree "
+        r"\(tables have every row\); max_histograms=8 keeps level 3. See docs/rules.md#many-layers$"
     )
     with pytest.warns(UserWarning, match=said) as caught:
         trainer_of(tmp_path, monitor, logger=logger, max_epochs=2).fit(Net(), data())
@@ -419,7 +419,14 @@ def test_histograms_have_an_interval_and_a_limit_of_their_own(tmp_path: Path) ->
         drawn = run.histograms[f"watch/param_histogram/{name}"]
         assert [step for step, _, _ in drawn] == [0, 4, 8]
         assert all(counts.sum() == elements for _, _, counts in drawn)
+        weight, bias = (run.histogram("param", f"{name}.{kind}") for kind in ("weight", "bias"))
+        assert [step for step, _, _ in weight] == [step for step, _, _ in bias] == [0, 4, 8]
+        assert [of_weight[2].sum() + of_bias[2].sum() for of_weight, of_bias in zip(weight, bias, strict=True)] == [
+            elements
+        ] * 3
     assert "watch/grad_norm/body.0.weight" in run.scalars
+    with pytest.raises(RuleError, match=r"^no histograms 'watch/update_histogram/body.0.bias' of a row in .* \(did you mean"):
+        run.histogram("update", "body.0.bias")
 
 
 class Turns(Net):

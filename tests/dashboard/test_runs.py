@@ -14,6 +14,9 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.health.finding import Finding
 from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.summary import summary_of
+from lightning_hooks.records.entry import LogEntry
+from lightning_hooks.records.histograms import RowHistograms
+from lightning_hooks.stats.stored_counts import BUCKETS
 from lightning_hooks.tensorboard import StepEventWriter
 
 from ..tensorboard import records
@@ -132,6 +135,28 @@ def test_rows_that_several_monitors_write_at_one_step_are_read_together(tmp_path
         assert rows == lists[0] + lists[1] and steps.tolist() == [0, 1, 2, 3, 4]
         expected = [[*(row + step / 8 for row in range(2)), np.nan] * 2 for step in range(5)]
         np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.filterwarnings("ignore:html5lib:DeprecationWarning")  # what TensorBoard brings along
+def test_the_page_has_the_histogram_of_every_row_wherever_the_files_are(tmp_path, multiplexer_and_provider):
+    multiplexer, provider = multiplexer_and_provider
+    names = tuple(f"blocks.{i}" for i in range(24))
+    with SummaryWriter(tmp_path / "run") as summary_writer:
+        writer = StepEventWriter(summary_writer)
+        for step in (0, 50):
+            counts = np.zeros((24, BUCKETS))
+            counts[range(24), 300] = np.arange(24) + step + 1
+            drawn = {"histogram_tags": ["watch/val/output_histogram/blocks", "mine"], "histogram_counts": counts[:2]}
+            rows = [RowHistograms("output", names, np.arange(24), counts)]
+            writer.write(LogEntry(step, prefix="watch/val/", row_histograms=rows, **drawn))
+    multiplexer.AddRunsFromDirectory(str(tmp_path)).Reload()
+    for source in (runs.LocalRuns(tmp_path), runs.ProviderRuns(provider)):
+        said = as_somebody("me", ask, Api(source), "run", run="run")
+        assert said["histograms"] == [*(f"watch/val/output_histogram/{name}" for name in names), "mine"]
+        assert said["tensors"] == []  # Histograms alone are no table.
+        packed = as_somebody("me", ask, Api(source), "histograms", run="run", tags="0-24")
+        assert [each["totals"] for each in packed[:24]] == [[i + 1, i + 51] for i in range(24)]
+        assert {(each["low"], each["bins"]) for each in packed[:24]} == {(46, 1)} and packed[24]["steps"] == [0, 50]
 
 
 @pytest.mark.filterwarnings("ignore:.*tfevents")

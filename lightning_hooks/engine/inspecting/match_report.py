@@ -27,6 +27,8 @@ from lightning_hooks.stats.stored import stored_moments
 _BYTES_PER_TABLE_VALUE = 4
 _BYTES_PER_SCALAR = 14  # without the tag
 _BYTES_PER_HISTOGRAM = 80  # without the tag and the buckets
+_BYTES_PER_ROW_OF_COUNTS = 8  # the lengths of its bytes and of its runs of buckets
+_BYTES_PER_COUNT = 2
 _BYTES_PER_BUCKET = 16
 _USUAL_ELEMENTS = 4096  # assumed of a module's output, whose size is not known before a forward pass
 
@@ -129,6 +131,7 @@ def plan_report(
         pairs = [(row, stat) for row in rows for stat in row.stats]
         tagged = [pair for pair in pairs if limits is None or limits.has_tag(stage, pair[0].tensor, pair[1], pair[0].name)]
         size = sum(1000 * _BYTES_PER_TABLE_VALUE * _stored(row, magnitudes=plan.index.magnitudes) for row in rows)
+        size += sum(1000 * _bytes_of_counts(target) // histogram_every_n_steps for row, stat in pairs if stat == "histogram")
         for row, stat in tagged:
             each = 1000 * (len(f"{row.tensor}_{stat}/{row.name}") + _bytes_beside_tag(stat, target))
             size += each // histogram_every_n_steps if stat == "histogram" else each
@@ -204,15 +207,23 @@ def _stored(row: Row, *, magnitudes: bool) -> int:
 
 
 def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
-    if stat != "histogram":
-        return _BYTES_PER_SCALAR
+    return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * _buckets(target) if stat == "histogram" else _BYTES_PER_SCALAR
+
+
+def _bytes_of_counts(target: Target[Any] | None) -> int:
+    """The bytes of the histogram of a row in the table of an event."""
+    return _BYTES_PER_ROW_OF_COUNTS + _BYTES_PER_COUNT * _buckets(target)
+
+
+def _buckets(target: Target[Any] | None) -> int:
+    """How many buckets of the histogram of a target are usually occupied."""
     value = None if target is None else target.value
     elements = _USUAL_ELEMENTS
     if isinstance(value, Tensor) and not isinstance(value, UninitializedParameter):
         elements = max(1, value.numel())
     # The smallest of n typical magnitudes is about 1/n of the largest, so each sign has about log2(n) buckets. But n elements
     # fill at most n buckets, each with an empty bucket before it.
-    return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))
+    return min(2 * elements, round(2 * (math.log2(elements) + 3)))
 
 
 def _rule(where: str) -> str:
