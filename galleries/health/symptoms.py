@@ -189,6 +189,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     # structure
     "batch-norm-of-two": lambda w: w.end() > 1.8,
     "left-in-evaluation": evaluates,
+    "validated-in-training-mode": lambda w: w.module.apart > 0.1,
+    "dropout-not-told-the-mode": lambda w: w.module.apart > 0.1,
     "norms-in-evaluation": lambda w: evaluates(w) and float(w.module.encoder[1].running_mean.norm()) == 0,
     "statistics-stand-still": lambda w: float(w.module.features[1].running_mean.norm()) == 0 and w.end() < 0.3,
     "statistics-of-last-batch": lambda w: max(w.module.shares[1:]) < 0.06,

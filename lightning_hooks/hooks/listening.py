@@ -111,6 +111,8 @@ class _Wrapper:
                     after(result)
             return result
 
+        # `torch.jit.script` and Dynamo look for these names, and then read the function itself: the wrapper has other globals.
+        vars(listened).update({"__script_if_tracing_wrapper": True, "__original_fn": original})
         self._ours = listened
 
     @property

@@ -223,6 +223,45 @@ class DropoutTooHigh(HealthRule):
         yield from symptoms_where(zeros._replace(values=share), lasts, self.most, _of_input, dropped)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationInTrainingMode(HealthRule):
+    """The model is called without gradients in training mode: dropouts drop elements, and batch norms learn from the batches.
+
+    The usual reason is a validation without `eval()`, whose numbers are then those of another model. Rollouts and pseudo-labels
+    may be made so on purpose, so that this is information. Teachers, which no call with gradients reaches, activation
+    checkpointing and `update_bn` are not told, nor compiled models.
+    """
+
+    severity: Severity = Severity.INFO
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    looks_for: ClassVar[tuple[str, ...]] = ("evaluated-in-training-mode",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Call `model.eval()` before a validation and `model.train()` after it; `torch.no_grad()` does not do that.",
+    )
+    source: ClassVar[str] = "a definition; at three calls in a row, because a target or a pseudo-label is one call in each step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutInEvaluation(HealthRule):
+    """A dropout by function drops elements in evaluation mode, because it is not told the mode.
+
+    `F.dropout` drops unless it is told `training=False`. A call with `training=True`, as one that samples on purpose, is not
+    told, nor a compiled model.
+    """
+
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    looks_for: ClassVar[tuple[str, ...]] = ("dropout-in-evaluation",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Write `F.dropout(x, p, training=self.training)`, or use `nn.Dropout`.",
+        "If the model is to drop elements in evaluation, say so: `training=True`.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+
 def _of_input(share: float) -> str:
     return f"{percent(share)} of what the module before gave is 0 in the input, and the rest is larger, as behind a dropout"
 
@@ -265,5 +304,8 @@ def _trained_modules(structure: Structure, facts: StepFacts) -> set[str]:
     }
 
 
-RULES: Final[tuple[HealthRule, ...]] = (NormStatistics(), EvaluationMode(), DropoutTooHigh())
+RULES: Final[tuple[HealthRule, ...]] = (
+    *(NormStatistics(), EvaluationMode(), DropoutTooHigh()),
+    *(EvaluationInTrainingMode(), DropoutInEvaluation()),
+)
 """The rules on modes, with their defaults."""
