@@ -11,6 +11,7 @@ from benchmarks.trainings.mutators import (
     gradients,
     inputs,
     labels,
+    loop,
     loss,
     membership,
     numerics,
@@ -26,7 +27,7 @@ __all__ = ["FILES", "MUTATORS", "RUNGS", "Mutator", "Planted"]
 
 _FILES: Final[tuple[ModuleType, ...]] = (
     *(rates, optimizer, schedules, inputs, labels, batches),
-    *(loss, gradients, membership, weights, structure, numerics),
+    *(loss, gradients, membership, weights, structure, numerics, loop),
 )
 MUTATORS: Final[Mapping[str, Mutator]] = by_name(tuple(each for file in _FILES for each in file.MUTATORS))
 FILES: Final[Mapping[str, str]] = {each.name: file.__name__.rpartition(".")[2] for file in _FILES for each in file.MUTATORS}

@@ -94,6 +94,16 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "gradients-noisy": _answer("update norm", f"LossConstant {_UNSTABLE}"),
     "gradients-late": _answer("", _UNSTABLE),
     "gradients-turned": _answer("", _UNSTABLE),
+    # The code around the model
+    "clipping-misplaced": _answer("fact sightings", f"ClippingMisplaced {_UNSTABLE}", "LearningRateTooHigh ClippingMisplaced"),
+    "tie-lost": _answer(
+        "fact optimizers", "TieBroken PoorInitialization OddInitialization InitialLoss", "InitializationTooLarge"
+    ),
+    "part-in-list": _answer("fact sightings", "NotRegistered", "ParametersForgotten"),
+    "average-lags": _answer("fact sightings", "AverageLags"),
+    "average-without-statistics": _answer("fact sightings", "AverageWithoutStatistics"),
+    "resumed-without-state": _answer("fact sightings", "StateNotRestored"),
+    "gradients-of-another-loss": _answer("fact sightings", "GradientsOfAnotherLoss", "GradientsMixed"),
     # Membership and modes
     "frozen-part": _answer("", "NoGradient UnchangedParameter"),
     "forgotten-part": _answer("fact optimizers", "NotInOptimizer", "ParametersForgotten"),
