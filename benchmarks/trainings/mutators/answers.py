@@ -100,7 +100,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         "fact optimizers", "TieBroken PoorInitialization OddInitialization InitialLoss", "InitializationTooLarge"
     ),
     "part-in-list": _answer("fact sightings", "NotRegistered", "ParametersForgotten"),
-    "average-lags": _answer("fact sightings", "AverageLags"),
+    "average-lags": _answer("", "AverageLags"),
     "average-without-statistics": _answer("fact sightings", "AverageWithoutStatistics"),
     "resumed-without-state": _answer("fact sightings", "StateNotRestored"),
     "gradients-of-another-loss": _answer("fact sightings", "GradientsOfAnotherLoss", "GradientsMixed"),
