@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -47,9 +48,11 @@ class EvaluationsLookout(Lookout):
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
-        self._trained: dict[int, int] = {}  # by the id of a module: how often in a row it was called without gradients
-        self._found: dict[int, Line | None] = {}  # the modules that were called so often, with the line of the first call
-        self._dropouts: dict[int, Line | None] = {}  # the modules in evaluation mode that drop elements, by id
+        # How often in a row each module was called without gradients; the modules that were called so often, and those in
+        # evaluation mode that drop elements, each with the line of a call.
+        self._trained: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._found: WeakKeyDictionary[nn.Module, Line | None] = WeakKeyDictionary()
+        self._dropouts: WeakKeyDictionary[nn.Module, Line | None] = WeakKeyDictionary()
         self._looked = 0
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
@@ -76,7 +79,7 @@ class EvaluationsLookout(Lookout):
             return
         if training is None and not module.training:
             self._looked += 1
-            self._dropouts.setdefault(id(module), _line_of(frame))
+            self._dropouts.setdefault(module, _line_of(frame))
         elif module.training:
             self._note(module, frame)
 
@@ -93,12 +96,12 @@ class EvaluationsLookout(Lookout):
     def _note(self, module: nn.Module, frame: FrameType) -> None:
         """Note a call of a module in training mode."""
         if torch.is_grad_enabled():
-            self._trained[id(module)] = 0
-        elif id(module) in self._trained and id(module) not in self._found and not _is_on_purpose(frame):
+            self._trained[module] = 0
+        elif module in self._trained and module not in self._found and not _is_on_purpose(frame):
             self._looked += 1
-            self._trained[id(module)] += 1
-            if self._trained[id(module)] >= _LEAST:
-                self._found[id(module)] = _line_outside(frame)
+            self._trained[module] += 1
+            if self._trained[module] >= _LEAST:
+                self._found[module] = _line_outside(frame)
 
     def left(self) -> None:
         self._trained.clear()
@@ -108,11 +111,11 @@ class EvaluationsLookout(Lookout):
 
     def _seen(self) -> Iterator[Sighting]:
         model = self._around.model()
-        of_names = {} if model is None else {id(module): (name, module) for name, module in model.named_modules()}
-        found = {key: line for key, line in self._found.items() if key in of_names}
+        names = {} if model is None else {module: name for name, module in model.named_modules()}
+        found = {module: line for module, line in self._found.items() if module in names}
         if found:
-            norms = [of_names[key][0] for key in found if isinstance(of_names[key][1], _BatchNorm)]
-            drops = [of_names[key][0] for key in found if not isinstance(of_names[key][1], _BatchNorm)]
+            norms = [names[module] for module in found if isinstance(module, _BatchNorm)]
+            drops = [names[module] for module in found if not isinstance(module, _BatchNorm)]
             effects = [
                 *([f"elements are dropped at {listed(drops, 3)}"] if drops else []),
                 *([f"the batches move the running statistics of {listed(norms, 3)}"] if norms else []),
@@ -120,12 +123,11 @@ class EvaluationsLookout(Lookout):
             often = f"{_LEAST} times in a row or more"
             text = f"the model is called without gradients in training mode, {often}: {' and '.join(effects)}"
             yield Sighting(self.kinds[0], text, (), _text(next(iter(found.values()))))
-        for key, line in self._dropouts.items():
-            if key in of_names:
-                name, module = of_names[key]
-                who = name or type(module).__name__
+        for module, line in self._dropouts.items():
+            if module in names:
+                who = names[module] or type(module).__name__
                 text = f"a function drops elements in evaluation mode, because {who} does not tell it the mode"
-                yield Sighting(self.kinds[1], text, (name,) if name else (), _text(line))
+                yield Sighting(self.kinds[1], text, (names[module],) if names[module] else (), _text(line))
 
 
 def _caller() -> FrameType | None:
