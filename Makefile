@@ -93,6 +93,7 @@ GALLERY_TESTS := $(patsubst %,tests/galleries/%,checks/test_catalogue.py health/
 gallery: $(READY)
 	$(BIN)/python -m $(if $(PEERS),tests.environments.peers,galleries.health.run)
 	$(BIN)/python -m galleries.health.table
+	$(BIN)/python -m galleries.readme
 	$(BIN)/python -m galleries.checks.run $(if $(PEERS),--peer)
 	$(BIN)/python -m galleries.reference.run
 	$(BIN)/python -m galleries.reference.table

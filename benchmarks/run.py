@@ -19,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks import readme
 from benchmarks.output import RESULTS, full
 from benchmarks.picture import draw
 from benchmarks.report import render
@@ -47,6 +48,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "many_ranks": ("many_ranks",),
     "transforms": ("transforms",),
     "dashboard": ("dashboard",),
+    "disk": ("disk",),
 }
 
 
@@ -95,7 +97,11 @@ def main() -> int:
     folder, report = output_paths(options.machine)
     failed = [name for name in options.only if not run(name, folder)]
     report.write_text(render(folder))
-    for path in (report, *([] if options.machine else draw())):
+    pictures = []
+    if options.machine is None:
+        pictures = [*draw(), readme.PAGE]
+        readme.main()
+    for path in (report, *pictures):
         print(f"written: {path.relative_to(ROOT)}")
     for name in failed:
         print(f"FAILED: {name}", file=sys.stderr)

@@ -1,4 +1,7 @@
-"""README.md, docs/ and website/: every block of Python runs, every block of YAML can be loaded, and every link has a target."""
+"""docs/ and website/: every block of Python runs, every block of YAML can be loaded, and every link has a target.
+
+`tests/pages/` has the tests of README.md, SKILL.md and the cookbook.
+"""
 
 import doctest
 import re
@@ -20,7 +23,8 @@ from lightning_hooks.cli.runs import RUN_COMMANDS
 from lightning_hooks.rules.reading import as_rules
 
 ROOT = Path(__file__).parent.parent
-FILES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("website/*.md"))]
+FILES = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("website/*.md"))]
+LINKED = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("website/*.md"), ROOT / "llms.txt", ROOT / "benchmarks" / "RESULTS.md"]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 
 
@@ -105,10 +109,10 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md"])
+@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in LINKED))
 def test_links(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)):
         if link.startswith("http"):
             continue
         path, _, anchor = link.partition("#")

@@ -13,22 +13,15 @@ from galleries.reference.pairs import PAIRS, Pair
 from galleries.reference.run import RESULTS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "baselines.md"
-BEGIN, END = "<!-- gallery -->", "<!-- end of the gallery -->"
-"""The marks between which the table stands."""
+MARK: Final = "gallery"
+"""The name of the marks between which the table stands."""
 _HEADS: Final = ("change", "named by", "at", "after", "in time", "words of the first finding")
 
 
 def main() -> None:
     """Write the table."""
     results = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table(results)), encoding="utf-8")
-
-
-def with_table(page: str, text: str) -> str:
-    """The page with a table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    PAGE.write_text(markdown.with_between(PAGE.read_text(encoding="utf-8"), MARK, table(results)), encoding="utf-8")
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:

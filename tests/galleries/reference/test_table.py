@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from galleries.markdown import with_between
 from galleries.reference.pairs import PAIRS
 from galleries.reference.run import RESULTS
-from galleries.reference.table import PAGE, table, with_table
+from galleries.reference.table import MARK, PAGE, table
 from galleries.rules import command_of
 
 
@@ -16,7 +17,7 @@ def test_the_page_has_the_table_of_the_results() -> None:
     command = f"run: {command_of('reference/results.jsonl')}"
     assert {(each["name"], each["seed"]) for each in results} == runs, command
     page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page, table(results)) == page, "run: python -m galleries.reference.table"
+    assert with_between(page, MARK, table(results)) == page, "run: python -m galleries.reference.table"
     assert all(each["right"] for each in results)
 
 
@@ -28,4 +29,4 @@ def test_a_row_says_what_was_named_where_and_when() -> None:
 
 def test_a_page_keeps_what_is_around_the_table() -> None:
     page = "a\n<!-- gallery -->\nold\n<!-- end of the gallery -->\nb\n"
-    assert with_table(page, "new") == "a\n<!-- gallery -->\n\nnew\n\n<!-- end of the gallery -->\nb\n"
+    assert with_between(page, MARK, "new") == "a\n<!-- gallery -->\n\nnew\n\n<!-- end of the gallery -->\nb\n"
