@@ -31,28 +31,32 @@ def costs(folder: Path = RESULTS) -> str:
     """
     peers, disk, common = (_rows(name, folder) for name in ("peers", "disk", "common"))
     lines = [
-        [row["title"], f"{row['step_ms']:.0f} ms", *(_time(_of(peers, row, who)) for who in (OURS, WANDB))]
+        [
+            f"{row['workload']}: {row['title']}",
+            f"{row['step_ms']:.0f} ms",
+            *(_time(_of(peers, row, who)) for who in (OURS, WANDB)),
+        ]
         + [_disk(_of(disk, row, who)) for who in (OURS, WANDB)]
         for row in peers
         if row["who"] == OURS
     ]
     heads = ["training", "step", "all, every step", "`wandb.watch`", f"disk, {_STEPS:,} steps", "`wandb.watch`"]
-    ours, theirs = _added(peers, OURS), _added(peers, WANDB)
+    ours, theirs = (_added([row for row in peers if row["who"] == who]) for who in (OURS, WANDB))
     said = [
         f"Watching all outputs, parameters and their gradients at every step adds {ours} to a step, on two cores of a CPU.",
         f'`wandb.watch(log="all", log_freq=1)`, which draws histograms of parameters and gradients, adds {theirs}.',
     ]
-    alone = [
-        f"{_ratio(row)} ({row['workload']}: {row['title'].partition(',')[0]})" for row in common if row["variant"] == "default"
-    ]
+    alone = [f"{_added([row])} to {row['workload']}" for row in common if row["variant"] == "default"]
     if alone:
-        said.append(f"`StatsMonitor()` with its defaults, which measure updates too, takes {' and '.join(alone)}.")
+        said.append(f"`StatsMonitor()` with its defaults, which measure updates too, adds {' and '.join(alone)}.")
     return f"{' '.join(said)}\n\n{table(heads, lines)}"
 
 
-def _added(rows: list[Row], who: str) -> str:
-    """What is added to the step by the fastest and by the slowest of the workloads, in percent."""
-    added = sorted({round(100 * (row["median"] - 1)) for row in rows if row["who"] == who})
+def _added(rows: list[Row]) -> str:
+    """What is added to the step in the workload in which it is least and in that in which it is most, in percent."""
+    added = sorted({round(100 * (row["median"] - 1)) for row in rows})
+    if not added:
+        return "–"
     return f"{added[0]} %" if len(added) == 1 else f"{added[0]} to {added[-1]} %"
 
 

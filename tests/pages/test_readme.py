@@ -69,11 +69,11 @@ def test_a_row_of_costs_has_time_and_disk_of_both(tmp_path: Path) -> None:
     row = {"workload": "A", "title": "MLP, small", "step_ms": 8.4, "extra_ms": 1.4}
     peers = [{**row, "who": "lightning_hooks", "median": 1.2}, {**row, "who": "wandb.watch", "median": 4.6, "extra_ms": 33.0}]
     output.write("peers", peers, tmp_path)
-    assert "| MLP, small | 8 ms | 1.20× (+1.4 ms) | 4.60× (+33.0 ms) | – | – |" in costs(tmp_path)
+    assert "| A: MLP, small | 8 ms | 1.20× (+1.4 ms) | 4.60× (+33.0 ms) | – | – |" in costs(tmp_path)
     output.write("disk", [{**row, "who": "lightning_hooks", "bytes_per_step": 9100.0}], tmp_path)
     output.write("common", [{**row, "variant": "default", "median": 1.3}], tmp_path)
     text = costs(tmp_path)
-    assert "| 9 MB | – |" in text and "takes 1.30× (A: MLP)" in text
+    assert "| 9 MB | – |" in text and "adds 30 % to A." in text
     assert "adds 20 % to a step" in text and "adds 360 %" in text
 
 
