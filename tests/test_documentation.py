@@ -24,7 +24,13 @@ from lightning_hooks.rules.reading import as_rules
 
 ROOT = Path(__file__).parent.parent
 FILES = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("website/*.md"))]
-LINKED = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("website/*.md"), ROOT / "llms.txt", ROOT / "benchmarks" / "RESULTS.md"]
+LINKED = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("website/*.md"),
+    ROOT / "llms.txt",
+    ROOT / "benchmarks" / "RESULTS.md",
+]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 
 

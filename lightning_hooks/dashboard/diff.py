@@ -228,10 +228,10 @@ def _differences(
     has_differed = np.zeros(len(names), dtype=np.bool_)
     for at in range(0, len(common.steps), CHUNK):
         chunk = slice(at, at + CHUNK)
-        (a, in_a), (b, in_b) = one.at(common.first[chunk]), other.at(common.second[chunk])
-        differs = bits_differ(a, b, in_a, in_b)
+        a, b = one.at(common.first[chunk]), other.at(common.second[chunk])
+        differs = bits_differ(a.values, b.values, a.measured, b.measured)
         for row, i in zip(*(each.tolist() for each in firsts(differs & ~has_differed)), strict=True):
-            x, y = (float(v[i, row]) if measured[i, row] else None for v, measured in ((a, in_a), (b, in_b)))
+            x, y = (float(v[i, row]) if measured[i, row] else None for v, measured, _ in (a, b))
             yield RowDifference(tensor, stat, names[row], int(common.steps[at + i]), x, y, relative(x, y))
         has_differed |= differs.any(0)
 

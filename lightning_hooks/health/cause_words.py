@@ -37,6 +37,9 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
     "DropoutTooHigh": "The layers behind the dropout hardly see the input, so that the loss falls slowly or not at all.",
     "ActivationsDead": "Neither a signal nor a gradient passes the dead units, so that the layers before them stop learning.",
     "InputOfZeros": "The layer gives its bias for every sample, and its weight gets no gradient.",
+    "RecurrenceExplodes": (
+        "The gradient grows with the length of the sequence until one step ruins the weights or numbers are infinite."
+    ),
     "BadBatch": "One batch can undo what many steps have taught, or make weights NaN for good.",
     "InitializationTooSmall": (
         "The signal fades on its way, and so does the gradient on its way back, so that early layers hardly learn."

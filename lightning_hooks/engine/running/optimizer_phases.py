@@ -67,7 +67,8 @@ class OptimizerPhases:
         if name == "after_update" and not memo.acted and not self._has_warned_unseen:
             self._has_warned_unseen = warn_unseen(optimizer, participants, bool(memo.waiting))
         for participant in participants:
-            if _has_phase(type(participant), name):
+            kind: Any = type(participant)
+            if _has_phase(kind, name):
                 with participant.account:
                     getattr(participant, name)(optimizer, memo)
 

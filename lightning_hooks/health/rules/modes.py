@@ -241,6 +241,13 @@ class EvaluationInTrainingMode(HealthRule):
         "Call `model.eval()` before a validation and `model.train()` after it; `torch.no_grad()` does not do that.",
     )
     source: ClassVar[str] = "a definition; at three calls in a row, because a target or a pseudo-label is one call in each step"
+    consequence: ClassVar[str] = (
+        "The validation judges a model that drops elements at random, and batch norms learn from the validation data."
+    )
+    false_alarm: ClassVar[str] = (
+        "Rollouts, pseudo-labels and samples for an uncertainty may be computed in training mode on purpose, so that the "
+        "finding is information."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +267,13 @@ class DropoutInEvaluation(HealthRule):
         "If the model is to drop elements in evaluation, say so: `training=True`.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    consequence: ClassVar[str] = (
+        "The validation and each later use of the model drop elements at random, so that the same input gives other outputs "
+        "each time."
+    )
+    false_alarm: ClassVar[str] = (
+        "A model that samples with dropout is told if it relies on the default of `F.dropout`: write `training=True`."
+    )
 
 
 def _of_input(share: float) -> str:
