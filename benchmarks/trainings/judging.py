@@ -64,6 +64,9 @@ class Heard(Outlet):
     def keep(self, summary: Mapping[str, Any], step: int) -> None:
         """Nothing outlives the judgement but its result."""
 
+    def note_finding(self) -> None:
+        """Nothing is written any more."""
+
     def focus(self, steps: int) -> None:
         """Nothing is measured any more."""
 

@@ -114,6 +114,8 @@ class HooksCallback(ServesLoops, Callback):
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called for a checkpoint: save what continues from step to step."""
+        if self._fits:
+            self._job.before_checkpoint()
         state = self._job.state() if self._fits else {}
         self._saving.save(checkpoint, self._saved_at(trainer), state, self._hook_manager)
 
@@ -277,6 +279,7 @@ class HooksCallback(ServesLoops, Callback):
             state = self._job.state()
             if self._fits:
                 self._saving.last = state
+            self._job.before_leaving(error)
         finally:
             self._saving.skipped.stop(self._hook_manager)
             run, participants = self._current_run, self._participants

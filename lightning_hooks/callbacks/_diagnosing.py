@@ -115,6 +115,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     @override
     def refuse_beside(self, callbacks: Sequence[HooksCallback]) -> None:
+        super().refuse_beside(callbacks)
         if next(each for each in callbacks if isinstance(each._job, Diagnosing)) is not self.owner:
             raise RuleError(
                 "there are two HealthMonitors, which would tell each finding twice; keep one, with the rules=, accept= "
@@ -143,8 +144,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
             return None
         return LoopGuest(self._watch(has_units(run.model), beside=True), self._report_in_loop, self._has_rules)
 
-    def _report_in_loop(self, focus: Callable[[int], None]) -> Reporter:
-        self.reporter = Reporter(self.new_diagnosis(), self.owner._actions, LoopOutlet(focus))
+    def _report_in_loop(self, focus: Callable[[int], None], note_finding: Callable[[], None]) -> Reporter:
+        self.reporter = Reporter(self.new_diagnosis(), self.owner._actions, LoopOutlet(focus, note_finding))
         self._is_diagnosing = True
         return self.reporter
 

@@ -211,6 +211,16 @@ class Job(Generic[Owner, Resolved]):
         """What a checkpoint keeps of the fit under way; empty if there is none."""
         return {}
 
+    def before_checkpoint(self) -> None:
+        """Called when a checkpoint of the fit under way is saved, before `state`."""
+
+    def before_leaving(self, error: BaseException | None) -> None:
+        """Called before the callback leaves its run, whose event files are open; its steps are published.
+
+        Args:
+            error: what ends the run; None after a normal end.
+        """
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.records.disk_budget import DiskBudget
+from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.histogram_pace import HistogramPace
 from lightning_hooks.records.layout import EntryLayout
@@ -25,11 +28,15 @@ from lightning_hooks.records.levels import Levels
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_facts import changes
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.records.windows import Windows
 from lightning_hooks.tensorboard import StepEventWriter, is_tensorboard
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
+
+
+_FEW: Final = 8  # views
 
 
 def as_loggers(loggers: Any) -> tuple[str, ...]:
@@ -58,12 +65,16 @@ def logger_writer(callback: HooksCallback, trainer: Trainer, run: LightningRun, 
             chosen.append(run.own_board(logdir))
         if chosen and not is_quick(trainer):
             _warn_of_unknown(callback.loggers, trainer.loggers)
-    options["has_layers"] = partial(_has_layers, callback)
+    options["has_layers"] = partial(has_layers, callback)
     return LoggerWriter(chosen, deferred(trainer, is_log_step, False), callback.prefix, **options)
 
 
-def _has_layers(callback: HooksCallback, logger: Any) -> bool:
-    """Whether a logger other than TensorBoard gets scalars of layers: the user asks for some, or names the logger."""
+def has_layers(callback: HooksCallback, logger: Any) -> bool:
+    """Whether the user asks for scalars of layers in a logger, or names the logger.
+
+    A logger other than TensorBoard gets scalars of layers only then. A TensorBoard then keeps the scalars of every step when
+    tables are written for windows of steps.
+    """
     has_asked = bool(getattr(callback, "watch", None) or getattr(callback, "scalars", None))
     has_number = getattr(callback, "max_scalars", None) is not None
     return has_asked or has_number or not kinds_of(logger).isdisjoint(callback.loggers)
@@ -100,7 +111,8 @@ class LoggerWriter(StepConsumer):
         prefix: the prefix of every tag.
         histogram_every_n_steps: the least number of steps between two writes of a histogram.
         failed: takes the loggers that raise, with their errors.
-        has_layers: whether a logger other than TensorBoard gets the scalars of rows beside the global numbers; default: each.
+        has_layers: as of the function of this name, for this callback; default: always.
+        budget: of the run on disk; None for no limit.
 
     Attributes:
         limits: the limits on scalars and histograms; None for none.
@@ -114,6 +126,7 @@ class LoggerWriter(StepConsumer):
         histogram_every_n_steps: int = 1,
         failed: list[tuple[Any, Exception]] | None = None,
         has_layers: Callable[[Any], bool] | None = None,
+        budget: DiskBudget | None = None,
     ) -> None:
         self.loggers = list(loggers)
         self.limits: Limits | None = None
@@ -122,8 +135,12 @@ class LoggerWriter(StepConsumer):
         self._has_layers = has_layers or (lambda logger: True)
         self._prefix = prefix
         self._pace = HistogramPace(histogram_every_n_steps)
+        # For the boards that keep the histograms of every step while tables are written for windows.
+        self._pace_of_steps = HistogramPace(histogram_every_n_steps)
+        self._budget = budget or DiskBudget(None)
+        self._windows = Windows(self._budget)
         self._writers: list[StepEventWriter] = []
-        self._layouts: dict[tuple[RowIndex, str, Due], EntryLayout] = {}
+        self._layouts: dict[tuple[RowIndex, str, Due, bool], EntryLayout] = {}
         self._stored_facts: StepFacts | None = None  # the facts in the event files, so that only changes are written
         # For each class of a logger other than TensorBoard, whether no training step was written to it: close() warns then.
         self._missed: dict[str, bool] = {}
@@ -131,35 +148,107 @@ class LoggerWriter(StepConsumer):
     def consume(self, view: StepView) -> None:
         """Write a step to every logger, also if one of them raises; then raise the first error."""
         logs = view.stage != "train" or self._logs_at(view.step)
-        due: list[tuple[Any, StepEventWriter | None]] = []
+        boards: list[tuple[Any, StepEventWriter]] = []
+        others: list[Any] = []
         for logger in self.loggers:
             writer = self._writer(logger)
-            if writer is not None or logs:
-                due.append((logger, writer))
+            if writer is not None:
+                boards.append((logger, writer))
+            elif logs:
+                others.append(logger)
             if writer is None and view.stage == "train":
                 name = type(logger).__name__
                 self._missed[name] = self._missed.get(name, True) and not logs
-        if not due:
+        if not boards and not others:
             return
-        layout = self._layout(view)
-        entry = self._pace.fill(layout, view)
+        views = self._windows.take(view) if boards and view.stage == "train" else [view]
+        is_single = views[-1:] == [view]
+        # The views that were held back come first: facts are written as changes since the view before.
+        writes = self._writes_of_merged(views[:-1] if is_single else views, boards)
+        entry: LogEntry | None = None
+        if is_single:
+            entry = self._entry(view)
+            writes += [partial(self._write_to_board, *board, entry) for board in boards]
+        else:
+            writes += self._writes_of_step(view, boards)
+            entry = self._layout(view).fill(view, histograms=()) if others else None
+        if entry is not None:
+            writes += [partial(self._log, logger, entry) for logger in others]
+        for_each(lambda write: write(), writes)
+
+    def _entry(self, view: StepView) -> LogEntry:
+        """The entry of a view with its histograms that are due, and with the facts that have changed."""
+        # When little of the budget is left, one step with all histograms would take what many windows need.
+        if self._budget.room(_FEW) < _FEW:
+            entry = self._layout(view).fill(view, histograms=())
+        else:
+            entry = self._pace.fill(self._layout(view), view, self._windows.times)
         if view.facts is not None and view.facts is not self._stored_facts:
-            changed = changes(self._stored_facts, view.facts)
-            entry = replace(entry, facts=changed, monitor=self._prefix)
+            entry = replace(entry, facts=changes(self._stored_facts, view.facts))
             self._stored_facts = view.facts
+        return replace(entry, monitor=self._prefix) if entry.facts or entry.window else entry
 
-        def write(each: tuple[Any, StepEventWriter | None]) -> None:
-            logger, writer = each
-            try:
-                if writer is not None:
-                    writer.write(entry)
-                else:
-                    logger.log_metrics(entry.scalars if self._has_layers(logger) else entry.global_scalars, step=entry.step)
-            except Exception as error:
-                self._failed.append((logger, error))
-                raise
+    def _writes_of_step(self, view: StepView, boards: Sequence[tuple[Any, StepEventWriter]]) -> list[Callable[[], None]]:
+        """What writes the scalars and histograms of a step whose table goes into a window, to the boards that keep them."""
+        asked = [board for board in boards if self._has_layers(board[0])]
+        if not asked:
+            return []
+        entry = self._pace_of_steps.fill(self._layout(view), view).without_table()
+        return [partial(self._write_to_board, *board, entry, counts=False) for board in asked]
 
-        for_each(write, due)
+    def _writes_of_merged(
+        self, views: Iterable[StepView], boards: Sequence[tuple[Any, StepEventWriter]]
+    ) -> list[Callable[[], None]]:
+        """What writes views that were held back. A board that keeps the scalars of every step has those already."""
+        writes: list[Callable[[], None]] = []
+        for view in views:
+            entry = self._entry(view)
+            for board in boards:
+                of_board = entry.without_scalars() if self._has_layers(board[0]) else entry
+                writes.append(partial(self._write_to_board, *board, of_board))
+        return writes
+
+    def _write_to_board(self, logger: Any, writer: StepEventWriter, entry: LogEntry, *, counts: bool = True) -> None:
+        """Write an entry; `counts` says whether it counts for the budget."""
+        with self._noting_failure(logger):
+            size = writer.write(entry)
+        if counts:
+            self._budget.wrote(size)
+
+    def _log(self, logger: Any, entry: LogEntry) -> None:
+        with self._noting_failure(logger):
+            logger.log_metrics(entry.scalars if self._has_layers(logger) else entry.global_scalars, step=entry.step)
+
+    @contextmanager
+    def _noting_failure(self, logger: Any) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._failed.append((logger, error))
+            raise
+
+    def write_rest(self, *, single: bool = False) -> None:
+        """Write the steps that are held back for a window; then raise the first error.
+
+        Args:
+            single: whether to write the last of them singly.
+        """
+        self._write_held(self._windows.rest(single=single))
+
+    def _write_held(self, views: Sequence[StepView]) -> None:
+        # Do not ask for the boards without need: one whose file is closed would open another.
+        if not views:
+            return
+        boards = [(logger, writer) for logger in self.loggers if (writer := self._writer(logger)) is not None]
+        for_each(lambda write: write(), self._writes_of_merged(views, boards))
+
+    def note_finding(self) -> None:
+        """Let the monitors of the run write the steps around the last one singly."""
+        self._budget.note_finding()
+
+    def before_checkpoint(self) -> None:
+        """Write the steps that are held back, so that a resume from the checkpoint lacks none of them."""
+        self._write_held(self._windows.before_checkpoint())
 
     def write_text(self, name: str, text: str, step: int) -> None:
         """Write Markdown to the Text tab of each TensorBoard.
@@ -190,7 +279,8 @@ class LoggerWriter(StepConsumer):
         return lost
 
     def close(self, error: BaseException | None) -> None:
-        """Warn of loggers that got nothing, because Lightning logged at no watched step."""
+        """Write what is held back, and warn of loggers that got nothing, because Lightning logged at no watched step."""
+        self.write_rest(single=error is not None)
         missed = [name for name, nothing in self._missed.items() if nothing]
         if missed and error is None:
             warnings.warn(
@@ -260,8 +350,12 @@ class LoggerWriter(StepConsumer):
         folder = board_folder(self.loggers)
         return "path" if folder is None else repr(folder)
 
-    def _on_boards(self, write: Callable[[StepEventWriter], None]) -> None:
-        """Write to each TensorBoard but those that have failed, of which a warning has told; then raise the first error."""
+    def _on_boards(self, write: Callable[[StepEventWriter], int]) -> None:
+        """Write to each TensorBoard but those that have failed, of which a warning has told; then raise the first error.
+
+        Args:
+            write: returns the bytes that it has written, which count for the budget.
+        """
         lost = [logger for logger, _ in self._failed]
 
         def attempt(logger: Any) -> None:
@@ -269,7 +363,7 @@ class LoggerWriter(StepConsumer):
                 return
             try:
                 if (writer := self._writer(logger)) is not None:
-                    write(writer)
+                    self._budget.wrote(write(writer), is_view=False)
             except Exception as error:
                 self._failed.append((logger, error))
                 raise
@@ -286,8 +380,9 @@ class LoggerWriter(StepConsumer):
         return run_writer
 
     def _layout(self, view: StepView) -> EntryLayout:
-        key = view.rows, view.stage, view.due
+        key = view.rows, view.stage, view.due, view.window is not None
         if key not in self._layouts:
             levels = Levels() if self.limits is None else self.limits.levels(view.stage)
-            self._layouts[key] = EntryLayout(view.rows, view.due, view.stage, self._prefix, levels)
+            merges = view.window is not None
+            self._layouts[key] = EntryLayout(view.rows, view.due, view.stage, self._prefix, levels, merges=merges)
         return self._layouts[key]

@@ -26,10 +26,11 @@ class LoopOutlet:
 
     Args:
         focus: makes the monitor measure at every one of the next steps.
+        note_finding: makes the monitor write the steps around the last one singly.
     """
 
-    def __init__(self, focus: Callable[[int], None]) -> None:
-        self._focus = focus
+    def __init__(self, focus: Callable[[int], None], note_finding: Callable[[], None]) -> None:
+        self._focus, self._note_finding = focus, note_finding
 
     def tell(self, block: Block) -> None:
         """Print a block."""
@@ -44,6 +45,10 @@ class LoopOutlet:
 
     def keep(self, summary: Mapping[str, Any], step: int) -> None:
         """Do nothing: the findings of a plain loop are in the files of its folder."""
+
+    def note_finding(self) -> None:
+        """Write the steps around the last one singly."""
+        self._note_finding()
 
     def focus(self, steps: int) -> None:
         """Measure at every one of the next steps."""

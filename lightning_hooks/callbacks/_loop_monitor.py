@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
+from lightning_hooks.callbacks._disk import budget_of, say_on_stderr
 from lightning_hooks.callbacks._fit_report import FitReport, file_of_report
+from lightning_hooks.callbacks._loggers import has_layers
 from lightning_hooks.callbacks._loop_writer import LoopWriter
 from lightning_hooks.callbacks._monitor_plans import resolve_stages
 from lightning_hooks.callbacks._monitor_run import MonitorRun, check_written
@@ -42,12 +44,13 @@ class LoopGuest(NamedTuple):
 
     Args:
         rules: what the monitor has to watch besides its own rules.
-        consumer: makes the consumer of its steps, given a function that makes the monitor measure at each of the next steps.
+        consumer: makes the consumer of its steps, given a function that makes the monitor measure at each of the next steps,
+            and one that makes it write the steps around the last one singly.
         every_step: whether the monitor has to measure the loss and the whole gradient at every step.
     """
 
     rules: Sequence[Watch]
-    consumer: Callable[[Callable[[int], None]], StepConsumer]
+    consumer: Callable[[Callable[[int], None], Callable[[], None]], StepConsumer]
     every_step: bool = False
 
 
@@ -78,6 +81,7 @@ class MonitorPart(LoopPart):
         refuse_other_stages(options.stages, f"{label}stages")
         _refuse_other_loggers(owner.loggers, f"{label}loggers")
         self._run: LoopRun | None = run
+        run.disk = run.disk or budget_of(run.callbacks, say_on_stderr)
         # A loop has no loggers that keep files, so a report is made only if the user has asked for it.
         self._board, self._report = run.board_of(owner), options.report or None
         # Who is told of findings in the terminal is told there what is watched, too.
@@ -108,10 +112,11 @@ class MonitorPart(LoopPart):
         writers = []
         if self._board is not None:
             every = options.histogram_every_n_steps
-            writers.append(LoopWriter(self._board, owner.prefix, written.limits, every, self._share))
+            how = {"has_layers": partial(has_layers, owner), "budget": run.disk}
+            writers.append(LoopWriter(self._board, owner.prefix, written.limits, every, self._share, **how))
             if said := written.limits.warning():
                 warnings.warn(f"{label}{said}", stacklevel=7)
-        readers = [guest.consumer(monitor.focus) for guest in guests]
+        readers = [guest.consumer(monitor.focus, run.disk.note_finding) for guest in guests]
         first = [run.latest] if len(run.written) == 1 else []
         super().__init__(monitor.contribute([*first, *writers, *readers, *options.consumers], _earlier(run)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from typing_extensions import override
 
@@ -41,12 +42,13 @@ class LoopWriter(LoggerWriter):
         limits: the limits on scalars and histograms.
         histogram_every_n_steps: the least number of steps between two histograms of a row.
         share: returns the share of the monitor, which knows the shapes of modules' tensors after the first step.
+        how: further arguments of `LoggerWriter`.
     """
 
     def __init__(
-        self, board: OwnBoard, prefix: str, limits: Limits, histogram_every_n_steps: int, share: Callable[[], Share]
+        self, board: OwnBoard, prefix: str, limits: Limits, histogram_every_n_steps: int, share: Callable[[], Share], **how: Any
     ) -> None:
-        super().__init__([board], _always, prefix, histogram_every_n_steps)
+        super().__init__([board], _always, prefix, histogram_every_n_steps, **how)
         self.limits = limits
         self._tag_prefix, self._histogram_every, self._share = prefix, histogram_every_n_steps, share
         self._page_is_due = True

@@ -42,7 +42,11 @@ class MonitorLog:
     def __init__(self, monitor: HooksCallback, options: MonitorOptions, trainer: Trainer, run: LightningRun) -> None:
         self._monitor = monitor
         self._histogram_every = options.histogram_every_n_steps
-        how: dict[str, Any] = {"histogram_every_n_steps": self._histogram_every, "failed": run.failed_loggers}
+        how: dict[str, Any] = {
+            "histogram_every_n_steps": self._histogram_every,
+            "failed": run.failed_loggers,
+            "budget": run.disk,
+        }
         self.writer: LoggerWriter = logger_writer(monitor, trainer, run, **how)
         self._structure = run.facts.of_model.structure
         self._plans: Mapping[str, Plan] = {}

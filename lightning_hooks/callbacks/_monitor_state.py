@@ -10,6 +10,7 @@ from lightning_hooks.engine.lookouts.saved_seam import Seam
 from lightning_hooks.engine.participants.overhead import MAX_FACTOR
 from lightning_hooks.engine.watching.share_views import Averages, check_averages
 from lightning_hooks.errors import RuleError
+from lightning_hooks.records.disk_budget import DiskState
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class MonitorState:
         factor: by which `max_overhead` has made intervals longer.
         diagnosis: of a `HealthMonitor`, as its reporter saves it; None without one.
         seam: the optimizers and schedules when the checkpoint was saved; None without a `HealthMonitor`.
+        disk: of the budget of the run.
 
     Raises:
         RuleError: a value that no monitor has saved.
@@ -30,6 +32,7 @@ class MonitorState:
     factor: int = 1
     diagnosis: Mapping[str, Any] | None = None
     seam: Seam | None = None
+    disk: DiskState = field(default_factory=DiskState)
 
     def __post_init__(self) -> None:
         check_averages(self.noise)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting
+from lightning_hooks.callbacks._disk import limit_of
 from lightning_hooks.callbacks._driver import flush
 from lightning_hooks.callbacks._fit_report import FitReport, report_of_fit
 from lightning_hooks.callbacks._job import Guest, Job, Owner
@@ -21,17 +23,19 @@ from lightning_hooks.callbacks._monitor_state import MonitorState
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import is_alone, is_quick
-from lightning_hooks.codec import decode
+from lightning_hooks.codec import decode, encode
 from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.inspecting.left_out import LeftOut, left_out_of
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.records.consumer import Latest
+from lightning_hooks.records.disk_budget import DiskState
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
 
 if TYPE_CHECKING:
+    from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
     from lightning_hooks.callbacks._run import LightningRun
 
@@ -79,6 +83,10 @@ class Monitoring(Job[Owner, Resolved]):
         part = MonitorPart(run, self.owner, self.options, watch, guests, self.label)
         self._latest = part.latest
         return part
+
+    @override
+    def refuse_beside(self, callbacks: Sequence[HooksCallback]) -> None:
+        limit_of(callbacks)
 
     @override
     def refuse_setting(self, setting: Setting) -> None:
@@ -147,12 +155,40 @@ class Monitoring(Job[Owner, Resolved]):
             # Continue the averages of the noise scale and the longer intervals of the checkpoint; without one, begin anew.
             saved = self.take_saved() if "train" in made.shares else None
             self.monitor.assembled(made, run.producers, run.meter.clock, saved)
+            if saved is not None:
+                run.disk.continue_from(saved.disk)
 
     @override
     def state(self) -> dict[str, Any]:
-        """The averages of the noise scale, and the intervals that `max_overhead` has widened, after all finished steps."""
+        """The averages of the noise scale, the intervals that `max_overhead` has widened, and what the run has written."""
         flush(self.run)
-        return {} if self.monitor is None else self.monitor.state()
+        if self.monitor is None:
+            return {}
+        written = DiskState() if self.run is None else self.run.disk.state()
+        return self.monitor.state() | ({"disk": encode(written)} if written != DiskState() else {})
+
+    @override
+    def before_checkpoint(self) -> None:
+        """Write the steps that are held back for a window, after all finished steps."""
+        flush(self.run)
+        if self.log is not None:
+            self._write(self.log.writer.before_checkpoint)
+
+    @override
+    def before_leaving(self, error: BaseException | None) -> None:
+        """Write the steps that are held back, while event files are open."""
+        if self.log is not None:
+            self._write(partial(self.log.writer.write_rest, single=error is not None))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write to the loggers outside of a step; an error goes through `on_error`."""
+        trained = None if self.monitor is None else self.monitor.trained
+        if trained is None or self.run is None:
+            return
+        try:
+            write()
+        except Exception as error:
+            self.run.producers["train"].observer.fail(error, [trained])
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
@@ -163,6 +199,8 @@ class Monitoring(Job[Owner, Resolved]):
         """Continue the fit under way from a checkpoint."""
         if self.monitor is not None:
             self.monitor.proceed(saved)
+        if self.run is not None:
+            self.run.disk.continue_from(saved.disk)
 
     def take_saved(self) -> MonitorState:
         """What the checkpoint of the fit that begins keeps, read at the first call; empty without one, or if it is damaged."""

@@ -54,6 +54,10 @@ class TrainerOutlet:
         """Write the summary into the event file: a log folder that is remote has no files beside it."""
         self._writer.write_findings(summary, step)
 
+    def note_finding(self) -> None:
+        """Let the monitors write the steps around the last one singly."""
+        self._writer.note_finding()
+
     def focus(self, steps: int) -> None:
         """Ask the monitor to measure at every one of the next steps."""
         self._context.focus(steps)

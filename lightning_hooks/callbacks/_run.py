@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import ReferenceType, WeakMethod, ref
@@ -12,6 +13,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier, refuse_common_folder
 from lightning_hooks.callbacks._default_folder import default_logdir, folder_of_logger
+from lightning_hooks.callbacks._disk import budget_of
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._step_facts import TrainerFacts
@@ -28,6 +30,7 @@ from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.hooks import for_each
+from lightning_hooks.records.disk_budget import DiskBudget
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
 
 if TYPE_CHECKING:
@@ -238,6 +241,18 @@ class LightningRun(Run):
             board = OwnBoard(folder, self._kept.boards, lightning_logger(trainer))
             self._boards[folder] = self.hook_manager.run_handles.keep(board)
         return self._boards[folder]
+
+    @cached_property
+    def disk(self) -> DiskBudget:
+        """The budget on disk of all monitors of the run.
+
+        Raises:
+            RuleError: two callbacks give different ones.
+        """
+        trainer = self.trainer
+        if trainer is None:
+            return DiskBudget(None)
+        return budget_of(our_callbacks(trainer), lightning_logger(trainer).info)
 
     def folder_of_board(self) -> Path | None:
         """The folder of the first event file of this package; None without one, as on ranks other than 0."""

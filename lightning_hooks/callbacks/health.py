@@ -27,6 +27,7 @@ from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.health.rules.reading import as_health_rules
 from lightning_hooks.recorder.record import FlightRecord
+from lightning_hooks.records.disk_budget import AUTO, DiskSpec, bytes_of
 from lightning_hooks.rules.fields import check_local
 from lightning_hooks.rules.patterns import named_modules
 from lightning_hooks.rules.prefix import ROOT
@@ -67,6 +68,7 @@ class HealthMonitor(HooksCallback):
         loggers: as of `StatsMonitor`.
         logdir: as of `StatsMonitor`.
         on_error: as of `StatsMonitor`, default `warn`.
+        disk: as of `StatsMonitor`, whose budget it shares.
 
     Raises:
         RuleError: an unknown rule (also in `accept`), field, severity or action; at fit start also a second `HealthMonitor` of
@@ -91,6 +93,7 @@ class HealthMonitor(HooksCallback):
         loggers: str | Sequence[str] = "all",
         logdir: str | os.PathLike[str] | None = None,
         on_error: str = "warn",
+        disk: DiskSpec = AUTO,
         check_first_batch: bool | Mapping[str, Any] | Sequence[Any] = False,
     ) -> None:
         super().__init__(Diagnosing(self))
@@ -102,6 +105,8 @@ class HealthMonitor(HooksCallback):
         check_local("logdir", logdir, "give the Trainer a TensorBoardLogger for another")
         self.logdir = logdir
         self.on_error = on_error
+        bytes_of(disk)
+        self.disk = disk
         self.rules = rules
         self.reference = reference
         self._health_rules: list[HealthRule] = as_health_rules(rules, rules_of_reference(reference))

@@ -13,6 +13,7 @@ from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.records.consumer import StepConsumer, as_consumers
+from lightning_hooks.records.disk_budget import AUTO, DiskSpec, bytes_of
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local, check_path
@@ -54,6 +55,10 @@ class StatsMonitor(HooksCallback):
         max_overhead: the maximum share of the step time that watching may take, for example 0.05; on a GPU the share of the
             time of the host. Above it, `every_n_steps` and the rules' own intervals increase for the rest of the run, with
             one warning. Default: no limit.
+        disk: how much the run may write of its steps, in megabytes (10**6 bytes), or as a text such as `256 MB` or `1.5 GB`.
+            When most of it is used, tables, scalars and histograms are written for windows of steps, merged exactly; those
+            scalars and histograms stay that a monitor with `watch`, `scalars` or `max_scalars`, or a logger named in `loggers`,
+            asks for. The budget belongs to the run: give it once. None writes every step. Default: `auto`, 256 MB.
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             watched step when the step ends, after the loggers. Default: none.
         report: a file, such as `report.html`, for the page with the data of the fit, written at its end; True for
@@ -85,6 +90,7 @@ class StatsMonitor(HooksCallback):
         logdir: str | os.PathLike[str] | None = None,
         on_error: str = "raise",
         max_overhead: float | None = None,
+        disk: DiskSpec = AUTO,
         consumers: Sequence[Mapping[str, Any] | StepConsumer] | None = None,
         report: bool | str | os.PathLike[str] | None = None,
     ) -> None:
@@ -107,6 +113,8 @@ class StatsMonitor(HooksCallback):
         self.logdir = logdir
         self.on_error = on_error
         self.max_overhead = max_overhead
+        bytes_of(disk)
+        self.disk = disk
         if report is not None and not isinstance(report, bool):
             check_path("report", report)
         self.report = report

@@ -127,6 +127,7 @@ class Checkup(NamedTuple):
             "could_not_run": self.reasons("could_not_run"),
             "failed": self.reasons("failed"),
             "accepted": self.names("accepted"),
+            **({"windows": self.summary["windows"]} if "windows" in self.summary else {}),
             "error": self.summary.get("error"),
         }
 

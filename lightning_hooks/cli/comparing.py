@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightning_hooks.cli.checkup import folder_of
 from lightning_hooks.cli.progress import Progress, progress_bar
+from lightning_hooks.cli.seen_windows import SeenWindows
 from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.engine import Diagnosis
@@ -44,10 +45,11 @@ def print_comparison(good: list[Path], run: Path, accept: list[str], form: str) 
     """
     refuse_unknown_rules(accept, REFERENCE_RULES, "--accept")
     folder_of(run)
-    reference = reference_of(good)
+    seen, of_good = SeenWindows(), SeenWindows()
+    reference = reference_of(good, of_good)
     with progress_bar("Comparing steps") as progress:
-        diagnosis = compared(reference, run, accept, progress)
-    findings, causes, summary = diagnosis.findings, diagnosis.causes, diagnosis.summary()
+        diagnosis = compared(reference, run, accept, progress, seen)
+    findings, causes, summary = diagnosis.findings, diagnosis.causes, {**diagnosis.summary(), **seen.facts()}
     if form == "json":
         shown = {
             "findings": [finding.to_dict() for finding in findings],
@@ -60,11 +62,22 @@ def print_comparison(good: list[Path], run: Path, accept: list[str], form: str) 
         print(junit_of([report_of_run(str(run), known, findings)], "lightning_hooks.compare"))
     else:
         blocks = blocks_of(causes, findings, least=Severity.INFO)
-        print("\n".join([*filter(None, [as_text(blocks)]), printable(summary["line"])]))
+        windows = [
+            f"{subject}: {told}; a step there is the last one of its window."
+            for subject, each in ((str(run), seen), ("The good runs", of_good))
+            if (told := each.sentence())
+        ]
+        print("\n".join([*filter(None, [as_text(blocks)]), printable(summary["line"]), *map(printable, windows)]))
     return int(any(map(stands, findings)))
 
 
-def compared(reference: Reference, run: Path, accept: Iterable[str] = (), progress: Progress | None = None) -> Diagnosis:
+def compared(
+    reference: Reference,
+    run: Path,
+    accept: Iterable[str] = (),
+    progress: Progress | None = None,
+    seen: SeenWindows | None = None,
+) -> Diagnosis:
     """The diagnosis of a run by the rules that compare with a reference.
 
     Args:
@@ -72,6 +85,7 @@ def compared(reference: Reference, run: Path, accept: Iterable[str] = (), progre
         run: the folder of the run, or one event file.
         accept: patterns of findings that are meant.
         progress: told of each step.
+        seen: notes which steps the run holds only in windows.
 
     Raises:
         RuleError: there is no run, or its files hold no step views.
@@ -79,7 +93,7 @@ def compared(reference: Reference, run: Path, accept: Iterable[str] = (), progre
     diagnosis = Diagnosis(reference_rules(reference), tuple(accept), CAUSES_WITH_REFERENCE)
     content = read_run(run)
     total = max((len(steps) for steps, _ in content.scalars.values()), default=0)
-    for number, view in enumerate(best_views(content, NEEDED), 1):
+    for number, view in enumerate((seen or SeenWindows()).noting(best_views(content, NEEDED)), 1):
         diagnosis.add(view)
         if progress is not None:
             progress(number, total)
@@ -97,20 +111,31 @@ def keep_baseline(runs: list[Path], out: Path) -> None:
         raise RuleError(f"-o must be a file whose name ends with .json, got {out}")
     if not out.parent.is_dir():
         raise RuleError(f"-o: there is no folder {out.parent}")
-    reference = reference_of(runs)
+    seen = SeenWindows()
+    reference = reference_of(runs, seen)
     try:
         size = write_baseline(reference, out)
     except OSError as error:
         raise RuleError(f"-o: {str(out)!r} cannot be written ({error.strerror}); choose another file") from None
     print(f"{printable(str(out))}: {len(reference.records)} runs, {reference.rows} rows, {size / 1e3:.0f} kB")
+    if told := seen.sentence():
+        print(f"Of these runs: {told}; a band there is that of the mean steps of windows.")
 
 
-def reference_of(sources: list[Path]) -> Reference:
-    """The reference of good runs, or of a baseline; raises RuleError if a run is missing or has no step views."""
+def reference_of(sources: list[Path], seen: SeenWindows | None = None) -> Reference:
+    """The reference of good runs, or of a baseline.
+
+    Args:
+        sources: the folders of good runs, or a baseline.
+        seen: notes which steps the runs hold only in windows.
+
+    Raises:
+        RuleError: a run is missing or has no step views.
+    """
+
+    def views(run: Path) -> Iterator[StepView]:
+        folder_of(run)
+        return (seen or SeenWindows()).noting(best_views(read_run(run), NEEDED))
+
     with progress_bar("Reading good runs"):
-        return read_reference(sources, _views)
-
-
-def _views(run: Path) -> Iterator[StepView]:
-    folder_of(run)
-    return best_views(read_run(run), NEEDED)
+        return read_reference(sources, views)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_hooks.cli.progress import Progress, silent
+from lightning_hooks.cli.seen_windows import SeenWindows
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.journal import RunFindings
 from lightning_hooks.health.rules import DEFAULT_RULES
@@ -14,6 +15,8 @@ from lightning_hooks.tensorboard.reading import read_run
 
 def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
     """What the default rules find in the step views of a run, as they would have found it live.
+
+    Rules that look live see every step. If the file holds windows of steps, `lacks` of the summary says which steps it lacks.
 
     Args:
         run: the folder of the run, or one event file.
@@ -27,8 +30,12 @@ def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
     total = max((len(steps) for steps, _ in content.scalars.values()), default=0)
     diagnosis = Diagnosis()
     needed = {tensor for rule in DEFAULT_RULES for tensor, _ in rule.needs}
-    for number, view in enumerate(best_views(content, needed), 1):
+    seen = SeenWindows()
+    for number, view in enumerate(seen.noting(best_views(content, needed)), 1):
         diagnosis.add(view)
         progress(number, total)
     diagnosis.finish()
-    return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True)
+    summary = {**diagnosis.summary(), **seen.facts()}
+    if lacks := seen.sentence():
+        summary["lacks"] = f"{lacks}, which the rules read as one step each, so that what lasted less may be missed"
+    return RunFindings(diagnosis.findings, diagnosis.causes, [], summary, has_ended=True)

@@ -105,9 +105,16 @@ def verdict_of(checkup: Checkup) -> str:
         f"The health rules stopped after {checkup.summary.get('stopped')}.": "stopped" in checkup.summary,
         f"{checkup.unread.capitalize()}.": bool(checkup.unread),
         f"{source}.": bool(source),
+        f"{_sentence_of(checkup.summary.get('lacks'))}.": "lacks" in checkup.summary,
         other_fits(run, known): known.fits > 1,
     }
     return printable(" ".join([verdict, *(text for text, holds in ends.items() if holds)]))
+
+
+def _sentence_of(clause: object) -> str:
+    """A clause as the beginning of a sentence."""
+    text = str(clause or "")
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _what_ran(checkup: Checkup, width: int, most: int = 1000) -> Iterator[str]:

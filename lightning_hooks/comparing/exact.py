@@ -64,14 +64,32 @@ def common_rows(names: Sequence[str], others: Sequence[str]) -> CommonRows:
     return CommonRows([names[row] for row in first.tolist()], first, second[first])
 
 
-def common_steps(steps: NDArray[np.int64], others: NDArray[np.int64]) -> CommonSteps:
+def common_steps(
+    steps: NDArray[np.int64],
+    others: NDArray[np.int64],
+    firsts: NDArray[np.int64] | None = None,
+    other_firsts: NDArray[np.int64] | None = None,
+) -> CommonSteps:
     """The steps of two tables that are equal; both are ascending.
+
+    Args:
+        steps: of the first table.
+        others: of the second table.
+        firsts: the first step that each of `steps` stands for, where tables hold windows of steps. Two windows are compared
+            only if they hold the same steps.
+        other_firsts: the same of `others`.
 
     Example:
         >>> common_steps(np.array([0, 5, 10]), np.array([5, 6, 10]))
         CommonSteps(steps=array([ 5, 10]), first=array([1, 2]), second=array([0, 2]))
+        >>> common_steps(np.array([5, 10]), np.array([5, 10]), np.array([5, 6]), np.array([5, 10])).steps
+        array([5])
     """
-    return CommonSteps(*np.intersect1d(steps, others, assume_unique=True, return_indices=True))
+    common = CommonSteps(*np.intersect1d(steps, others, assume_unique=True, return_indices=True))
+    if firsts is None or other_firsts is None:
+        return common
+    are_same = firsts[common.first] == other_firsts[common.second]
+    return CommonSteps(*(each[are_same] for each in common))
 
 
 def bits_differ(a: Array, b: Array, in_a: Mask, in_b: Mask) -> Mask:

@@ -6,7 +6,7 @@
 | `health` | | how healthy each run is, by its name, as `Runs.health` returns it |
 | `glimpse` | run | a small curve of its loss, its last step and its rate, as `RunList.glimpse` returns them |
 | `run` | run | tensors and statistics of the run, steps, scalars, histograms, findings, problems, … (see `_run`) |
-| `rows` | run, tensor, stat | `nodes`, their `key`, `steps`, `unit`, `exact` (parts merge exactly), `positive` (has ratios) |
+| `rows` | run, tensor, stat | `nodes`, their `key`, `steps`, `windows`, `unit`, `exact` (merged), `positive` (has ratios) |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `tile` | the same, `other` (a run), `other_key` (the key of its rows) | cells of the first run minus the other run |
 | `gaps` | run, tensor, stat | why rows were not measured, see `gaps.answer` |
@@ -47,7 +47,7 @@ from lightning_hooks.dashboard.records import listed, whole
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.sentence import POSITIVE, comparison
 from lightning_hooks.dashboard.sheets import packed_histograms
-from lightning_hooks.dashboard.source import RunSource
+from lightning_hooks.dashboard.source import RunSource, windows_of
 from lightning_hooks.dashboard.tiles import difference, progressions, tile, unit_of
 from lightning_hooks.dashboard.tree import Node, tree
 from lightning_hooks.dashboard.vitals import vitals
@@ -203,6 +203,7 @@ class Api:
         steps = run.steps(tensor, stat)
         facts = {"steps": progressions(steps), "unit": unit_of(steps), "exact": merges_exactly(run, tensor, stat)}
         facts["positive"] = stat in POSITIVE
+        facts["windows"] = windows_of(run, tensor, stat)
         structures = [each.get("structure") for each in run.row_indices()]
         described = details(structures, about)
         cancelled = cancelled_biases((node.name for node in nodes if node.row is not None), about, structures)

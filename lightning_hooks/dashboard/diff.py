@@ -15,14 +15,13 @@ from lightning_hooks.comparing.exact import (
     Indices,
     bits_differ,
     common_rows,
-    common_steps,
     firsts,
     relative,
 )
 from lightning_hooks.dashboard.api import to_json
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.merging import Reader
-from lightning_hooks.dashboard.source import CHUNK
+from lightning_hooks.dashboard.source import CHUNK, common_points, windows_of
 from lightning_hooks.dashboard.tree import Node, tree
 from lightning_hooks.errors import RuleError, listed, printable
 from lightning_hooks.tensorboard.run_files import runs_below
@@ -40,10 +39,11 @@ class RowDifference:
         tensor: the tensor of the table, with the prefix of the monitor.
         stat: the statistic of the table.
         name: the name of the row.
-        step: the first step at which the values differ.
+        step: the first step at which the values differ; of a window of steps its last one.
         a: the value at this step in the first run; None if it was not measured.
         b: the value at this step in the second run; None if it was not measured.
         relative: the difference divided by the greater magnitude; None if a value is NaN or was not measured.
+        first_step: the first step of the window, if both runs hold these steps in one window; None for a single step.
     """
 
     tensor: str
@@ -53,6 +53,7 @@ class RowDifference:
     a: float | None
     b: float | None
     relative: float | None
+    first_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,11 @@ class Difference:
         for row in self.parts:
             differ.setdefault((row.tensor, row.name), row)
         at_first = [row for row in differ.values() if row.step == self.first]
+        window = next((row.first_step for row in at_first if row.first_step is not None), None)
+        where = "there" if window is None else f"in the window of steps {window} to {self.first}"
         lines.append(
-            f"equal before step {self.first}; there {len(at_first)} of {self.rows} rows differ "
-            f"({len(differ)} over {self.steps} steps), in the order of execution:"
+            f"equal before step {self.first if window is None else window}; {where} {len(at_first)} of {self.rows} rows "
+            f"differ ({len(differ)} over {self.steps} steps), in the order of execution:"
         )
         shown = [*at_first[:_SHOWN], *(row for row in at_first[_SHOWN:] if _is_loss(row.tensor))]
         for row in shown:
@@ -128,7 +131,7 @@ def diff(a: Path, b: Path, progress: Callable[[int, int], None] = lambda done, t
     rows: set[tuple[str, str]] = set()
     for done, (tensor, stat) in enumerate(tables):
         progress(done, len(tables))
-        common = common_steps(first.steps(tensor, stat), second.steps(tensor, stat))
+        common = common_points(first, second, tensor, stat)
         shared = common_rows(first.rows(tensor, stat), second.rows(tensor, stat))
         steps.update(common.steps.tolist())
         rows.update((tensor, name) for name in shared.names)
@@ -165,9 +168,21 @@ def _only(run: LocalRun, other: LocalRun, where: str) -> Iterator[str]:
     if rows:
         yield f"{where}: {_several(rows, 'row')}, such as {', '.join(sorted(rows)[:3])}"
     steps = {step for table in shared for step in np.setdiff1d(run.steps(*table), other.steps(*table)).tolist()}
-    if steps:
-        first, last = min(steps), max(steps)
-        yield f"{where}: {_several(steps, 'step')}, {first if first == last else f'from {first} to {last}'}"
+    # Steps of a window of the other run are there, but not as single steps.
+    merged = {window for table in shared for window in windows_of(other, *table)}
+    held = {step for step in steps if any(first <= step <= last for first, last in merged)}
+    if alone := steps - held:
+        yield f"{where}: {_several(alone, 'step')}, {_span(alone)}"
+    if held:
+        yield (
+            f"{where}: {_several(held, 'view')} of steps, {_span(held)}, that the other run holds in windows of other lengths; "
+            "they are not compared"
+        )
+
+
+def _span(steps: Collection[int]) -> str:
+    first, last = min(steps), max(steps)
+    return str(first) if first == last else f"from {first} to {last}"
 
 
 def _no_common_row(a: Path, first: LocalRun, b: Path, second: LocalRun) -> str:
@@ -226,13 +241,15 @@ def _differences(
     one = _reader(first, tensor, stat, names, rows.first)
     other = _reader(second, tensor, stat, names, rows.second)
     has_differed = np.zeros(len(names), dtype=np.bool_)
+    begins = first.first_steps(tensor, stat)[common.first]
     for at in range(0, len(common.steps), CHUNK):
         chunk = slice(at, at + CHUNK)
         a, b = one.at(common.first[chunk]), other.at(common.second[chunk])
         differs = bits_differ(a.values, b.values, a.measured, b.measured)
         for row, i in zip(*(each.tolist() for each in firsts(differs & ~has_differed)), strict=True):
             x, y = (float(v[i, row]) if measured[i, row] else None for v, measured, _ in (a, b))
-            yield RowDifference(tensor, stat, names[row], int(common.steps[at + i]), x, y, relative(x, y))
+            step, begun = int(common.steps[at + i]), int(begins[at + i])
+            yield RowDifference(tensor, stat, names[row], step, x, y, relative(x, y), None if begun == step else begun)
         has_differed |= differs.any(0)
 
 

@@ -34,6 +34,11 @@ class Values(NamedTuple):
     measured: Mask
     from_zero: Mask | None = None
 
+    def at(self, points: NDArray[np.intp]) -> Values:
+        """The values of some points, which may repeat."""
+        from_zero = None if self.from_zero is None else self.from_zero[points]
+        return Values(self.values[points], self.measured[points], from_zero)
+
 
 def merges_exactly(source: RunSource, tensor: str, stat: str) -> bool:
     """Whether a folded node shows the statistic of all its rows together; otherwise it shows the largest value of its rows."""

@@ -24,6 +24,7 @@ from lightning_hooks.tensorboard.tags import (
     PLUGIN,
     ROWS,
     TABLE,
+    WINDOW,
     is_table,
     table_of,
     tensor_of_histograms,
@@ -33,6 +34,7 @@ _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _LISTS: Final = f"{TABLE}/{ROWS}/"
 _INDEX: Final = f"{TABLE}/{INDEX}/"
 _FOUND: Final = f"{FOUND}/"
+_OF_STEPS: Final = (f"{TABLE}/{FACTS}/", f"{TABLE}/{WINDOW}/")
 
 
 class ProviderRun(Tables):
@@ -76,7 +78,8 @@ class ProviderRun(Tables):
         self._listed = listed
         self._tags: dict[tuple[str, str], list[str]] = {}
         for tag in listed[PLUGIN]:
-            if is_table(tag) and not tag.startswith((_ABOUT, _LISTS, _INDEX)) and tensor_of_histograms(tag) is None:
+            is_other = tag.startswith((_ABOUT, _LISTS, _INDEX, *_OF_STEPS)) or tensor_of_histograms(tag) is not None
+            if is_table(tag) and not is_other:
                 self._tags.setdefault(table_of(tag), []).append(tag)
         self._about_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_ABOUT)]
         self._index_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_INDEX)]
@@ -197,7 +200,13 @@ class ProviderRun(Tables):
         return self._read_facts()
 
     def saved_facts(self, prefix: str) -> list[tuple[int, str]]:
-        tag = f"{TABLE}/{FACTS}/{prefix}"
+        return self._texts_of(FACTS, prefix)
+
+    def window_texts(self, prefix: str) -> list[tuple[int, str]]:
+        return self._texts_of(WINDOW, prefix)
+
+    def _texts_of(self, kind: str, prefix: str) -> list[tuple[int, str]]:
+        tag = f"{TABLE}/{kind}/{prefix}"
         data = self._read(self._provider.read_tensors, PLUGIN, [tag]).get(tag, []) if tag in self._listed[PLUGIN] else []
         return [(datum.step, text) for datum in data for text in _names([datum])]
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from lightning_hooks.comparing.bands import always, larger_and_smaller, lasting
-from lightning_hooks.comparing.exact import Array, Indices, common_rows, common_steps
-from lightning_hooks.dashboard.source import CHUNK, RunSource
+from lightning_hooks.comparing.exact import Array, Indices, common_rows
+from lightning_hooks.dashboard.source import CHUNK, RunSource, common_points
 from lightning_hooks.dashboard.tree import tree
 
 POSITIVE: Final = {
@@ -142,7 +142,7 @@ def comparison(run: RunSource, other: RunSource, tensor: str, stat: str, runs: t
         return {"text": None}
     quantity = f"{tensor} {POSITIVE[stat]}"
     rows = common_rows(run.rows(tensor, stat), other.rows(tensor, stat))
-    common = common_steps(run.steps(tensor, stat), other.steps(tensor, stat))
+    common = common_points(run, other, tensor, stat)
     if not rows.names or not len(common.steps):
         missing = "row" if not rows.names else "step"
         return {"text": f"{runs[0]} against {runs[1]}: {quantity} have no {missing} in common."}

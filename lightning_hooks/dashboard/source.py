@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.comparing.exact import CommonSteps, common_steps
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.stats.stored import StoredRows
 
@@ -18,6 +19,21 @@ Floats = NDArray[np.float64]
 
 CHUNK: Final = 64
 """Steps that are read from a run at a time: half a megabyte for 1,000 rows. The memory of a server grows with it."""
+
+
+def windows_of(source: RunSource, tensor: str, stat: str) -> list[tuple[int, int]]:
+    """The first and the last step of each window of several steps of a table, ascending."""
+    steps, firsts = source.steps(tensor, stat), source.first_steps(tensor, stat)
+    several = np.flatnonzero(firsts < steps)
+    return [*zip(firsts[several].tolist(), steps[several].tolist(), strict=True)]
+
+
+def common_points(source: RunSource, other: RunSource, tensor: str, stat: str) -> CommonSteps:
+    """The points of a table that two runs have in common: the same steps, and the same windows of steps."""
+    (steps, firsts), (others, other_firsts) = (
+        (run.steps(tensor, stat), run.first_steps(tensor, stat)) for run in (source, other)
+    )
+    return common_steps(steps, others, firsts, other_firsts)
 
 
 class RunSource(Protocol):
@@ -42,6 +58,9 @@ class RunSource(Protocol):
 
     def steps(self, tensor: str, stat: str) -> Steps:
         """The steps of a table, ascending."""
+
+    def first_steps(self, tensor: str, stat: str) -> Steps:
+        """The first step that each of `steps(tensor, stat)` stands for: of a window of steps its first one."""
 
     def read(self, tensor: str, stat: str, first: int, last: int) -> Floats:
         """The values at `steps(tensor, stat)[first:last]`, float64 [steps, rows]; NaN where a row was not measured."""

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.comparing.bands import log_ratio
-from lightning_hooks.comparing.exact import common_steps
 from lightning_hooks.dashboard.merging import Reader, Values
-from lightning_hooks.dashboard.source import CHUNK, RunSource
+from lightning_hooks.dashboard.source import CHUNK, RunSource, common_points
 from lightning_hooks.dashboard.tree import Node
 
 Floats = NDArray[np.float32]
@@ -82,8 +81,9 @@ def tile(source: RunSource, tensor: str, stat: str, nodes: Sequence[Node], width
         first: index of the first cell.
         last: index after the last cell.
     """
-    steps, reader = source.steps(tensor, stat), Reader(source, tensor, stat, nodes)
-    return _cells(steps, reader.read, len(nodes), width, first, last)
+    steps, firsts = source.steps(tensor, stat), source.first_steps(tensor, stat)
+    reader = Reader(source, tensor, stat, nodes)
+    return _cells(steps, firsts, reader.read, len(nodes), width, first, last)
 
 
 def difference(
@@ -112,7 +112,8 @@ def difference(
         last: as of `tile`.
         as_ratio: the logarithm to base 2 of the ratio instead of the difference: infinite if one value is 0, and 0 if both are.
     """
-    common = common_steps(source.steps(tensor, stat), other.steps(tensor, stat))
+    common = common_points(source, other, tensor, stat)
+    firsts = source.first_steps(tensor, stat)[common.first]
     shared = [(i, node, counterpart) for i, (node, counterpart) in enumerate(pairs) if counterpart is not None]
     columns = np.array([i for i, *_ in shared], dtype=np.intp)
     readers = (
@@ -133,11 +134,12 @@ def difference(
         values[:, columns] = np.where(measured[:, columns], differences, np.nan)
         return Values(values, measured)
 
-    return _cells(common.steps, read, len(pairs), width, first, last)
+    return _cells(common.steps, firsts, read, len(pairs), width, first, last)
 
 
 def _cells(
     steps: NDArray[np.int64],
+    firsts: NDArray[np.int64],
     read: Callable[[int, int], Values],
     nodes: int,
     width: int,
@@ -148,13 +150,14 @@ def _cells(
 
     Args:
         steps: ascending, int64 [T].
+        firsts: the first step that each of them stands for; a window of steps fills every cell that has one of them.
         read: takes a range of indices of `steps`, and returns the values.
         nodes: number of nodes.
         width: as of `tile`.
         first: as of `tile`.
         last: as of `tile`.
     """
-    begin, end = np.searchsorted(steps, [first * width, last * width]).tolist()
+    begin, end = int(np.searchsorted(steps, first * width)), int(np.searchsorted(firsts, last * width))
     shape = nodes, last - first
     out = Tile(
         np.full(shape, np.inf, np.float32),
@@ -163,7 +166,16 @@ def _cells(
     )
     for at in range(begin, end, CHUNK):
         stop = min(at + CHUNK, end)
-        _reduce(read(at, stop), steps[at:stop] // width - first, out)
+        values = read(at, stop)
+        ends = np.minimum(steps[at:stop] // width, last - 1) - first
+        counts = ends - np.maximum(firsts[at:stop] // width - first, 0) + 1
+        cells = ends
+        if (counts > 1).any():
+            # Repeat each value for all cells that its window covers.
+            repeated = np.repeat(np.arange(stop - at), counts)
+            cells = ends[repeated] - (np.cumsum(counts)[repeated] - 1 - np.arange(len(repeated)))
+            values = values.at(repeated)
+        _reduce(values, cells, out)
     empty = out.least > out.greatest
     out.least[empty] = out.greatest[empty] = np.nan
     return out

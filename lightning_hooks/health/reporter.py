@@ -183,6 +183,7 @@ class Reporter(EveryStepConsumer):
             self._journal.write(events)
         for event in events:
             if event.finding is not None and event.kind in ("new", "raised"):
+                self._outlet.note_finding()
                 self._act(event.finding, was_note=event.kind == "raised")
         if self._is_first and events:
             self._teller.tell(events)

@@ -34,6 +34,9 @@ class Outlet(Protocol):
     def keep(self, summary: Mapping[str, Any], step: int) -> None:
         """Keep what was found so far, as plain values, where it outlives the run."""
 
+    def note_finding(self) -> None:
+        """Keep the steps around the last one in full, because a finding was made."""
+
     def focus(self, steps: int) -> None:
         """Measure at every one of the next steps."""
 

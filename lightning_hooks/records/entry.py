@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -38,6 +38,7 @@ class LogEntry:
         table_values: the values of the series in `table`, concatenated.
         facts: the facts of the step that differ from those of the step before, as JSON; empty if there are none.
         monitor: the prefix of the monitor, without that of the stage.
+        window: the steps that the entry merges, as JSON; empty for a single step.
     """
 
     step: int
@@ -55,6 +56,7 @@ class LogEntry:
     table_values: Array = field(default_factory=lambda: np.empty(0))
     facts: str = ""
     monitor: str = ""
+    window: str = ""
     bucket_limits: ClassVar[Array] = BUCKET_LIMITS
 
     @property
@@ -66,6 +68,24 @@ class LogEntry:
     def table_series(self) -> tuple[tuple[SeriesHeader, ...], Array]:
         """The series in the table of an event file, and their values, concatenated."""
         return (self.headers, self.values) if self.table is None else (self.table, self.table_values)
+
+    def without_scalars(self) -> LogEntry:
+        """The entry with its table alone."""
+        table, values = self.table_series
+        return LogEntry(
+            self.step,
+            self.prefix,
+            wall_time=self.wall_time,
+            table=table,
+            table_values=values,
+            facts=self.facts,
+            monitor=self.monitor,
+            window=self.window,
+        )
+
+    def without_table(self) -> LogEntry:
+        """The entry with its scalars and histograms alone."""
+        return replace(self, table=(), table_values=np.empty(0), facts="", window="")
 
     @property
     def scalars(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.records.histograms import Histograms
 from lightning_hooks.records.levels import Levels
 from lightning_hooks.records.merged_scalars import MergedScalars
+from lightning_hooks.records.saved_window import to_text
 from lightning_hooks.records.step_view import STAGE_PREFIX, StepView
 from lightning_hooks.records.table_layout import SeriesHeader, TableLayout
 from lightning_hooks.stats.row_statistics import RowStatistics, StatisticRequests
@@ -29,6 +30,7 @@ class EntryLayout:
         stage: the stage of the views.
         prefix: the monitor's prefix of tags.
         levels: the levels of the module tree at which rows are merged; default: no rows are merged.
+        merges: whether the views merge several steps.
 
     Attributes:
         headers: the series of statistics.
@@ -36,7 +38,16 @@ class EntryLayout:
         row_tags: such tags of the histograms of all rows, which the table has; the same object if no rows are merged.
     """
 
-    def __init__(self, rows: RowIndex, due: Due, stage: str = "train", prefix: str = "", levels: Levels = _UNMERGED) -> None:
+    def __init__(
+        self,
+        rows: RowIndex,
+        due: Due,
+        stage: str = "train",
+        prefix: str = "",
+        levels: Levels = _UNMERGED,
+        *,
+        merges: bool = False,
+    ) -> None:
         self.rows, self.due = rows, due
         self.prefix = f"{prefix}{STAGE_PREFIX[stage]}"
         counts, stat_columns = columns_of(rows, due)
@@ -57,7 +68,7 @@ class EntryLayout:
         is_merged = levels.histograms is not None
         self._row_histograms = Histograms.of(rows, histograms, _UNMERGED, self.prefix) if is_merged else self._histograms
         self.row_tags = self._row_histograms.tags
-        self._table = TableLayout(rows, counts, columns)
+        self._table = TableLayout(rows, counts, columns, merges=merges)
 
     def fill(self, view: StepView, *, histograms: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> LogEntry:
         """The entry of a step at which these schedules were due.
@@ -95,4 +106,5 @@ class EntryLayout:
             wall_time=view.wall_time,
             table=table,
             table_values=table_values,
+            window="" if view.window is None else to_text(view.window),
         )

@@ -51,6 +51,24 @@ def _read_only_empty(*shape: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class StepWindow:
+    """The steps that one view of an event file merges, after a share of the disk budget of the run is used.
+
+    Args:
+        first: the first of the steps; the last one is the step of the view.
+        count: the number of steps, as far as they were watched.
+        measured: the number of these steps at which each row was measured, float64 [rows].
+        extremes: the least and the greatest value of the numbers that are no rows, by tag: those of `summaries`, and the
+            learning rates as `lr/<optimizer>/<group>`.
+    """
+
+    first: int
+    count: int
+    measured: Array = field(default_factory=lambda: _read_only_empty(0), repr=False)
+    extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class StepView:
     """The statistics of a finished training step, or of a whole run of another stage.
 
@@ -77,6 +95,8 @@ class StepView:
         structure: the modules and parameters of the model; None if nobody knows. The same object in all views of a run.
         is_between: whether the step is one at which no rule measures: only the loss, the norm of the gradient and the batch
             have numbers. Only consumers that read such steps get the view.
+        window: the steps that the view merges; None for a single step. Only views that were read from an event file have one.
+            Their moments are those of a mean step, so that a norm is a root mean square, but `nonfinite` is the total.
 
     Example:
         >>> StepView(3, summaries={"run/grad_norm": 2.0}).summaries["run/grad_norm"]
@@ -98,6 +118,17 @@ class StepView:
     facts: StepFacts | None = None
     structure: Structure | None = field(default=None, repr=False)
     is_between: bool = False
+    window: StepWindow | None = None
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The first and the last step that the view holds: of most views the same.
+
+        Example:
+            >>> StepView(7).steps, StepView(7, window=StepWindow(4, count=4)).steps
+            ((7, 7), (4, 7))
+        """
+        return (self.step if self.window is None else self.window.first), self.step
 
     def __post_init__(self) -> None:
         # All consumers get the same view, so none of them may change its mappings. The producer may later change the mappings

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from lightning_hooks.plan.row_index import Indices, RowIndex, StatColumn, joined
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.records.window import unmerged_columns
 from lightning_hooks.stats.accumulators import MOMENTS, Accumulator
 from lightning_hooks.stats.spans import Spans
-from lightning_hooks.stats.stored import MOMENT_NAMES, stored_moments
+from lightning_hooks.stats.stored import GREATEST, LEAST, MOMENT_NAMES, STEPS, stored_moments
 
 Array = NDArray[np.float64]
 
@@ -60,9 +61,13 @@ class TableLayout:
         index: the row index of the views.
         counts: for each tensor the rows that are due.
         columns: the statistics that are due.
+        merges: whether the views merge several steps. The table then also has the number of steps of each row, and the extremes
+            of the statistics that do not merge over steps.
     """
 
-    def __init__(self, index: RowIndex, counts: Sequence[StatColumn], columns: Sequence[StatColumn]) -> None:
+    def __init__(
+        self, index: RowIndex, counts: Sequence[StatColumn], columns: Sequence[StatColumn], *, merges: bool = False
+    ) -> None:
         headers: list[SeriesHeader] = []
         self._spans = Spans()
         # The positions of the numbers to store in the flattened moments [rows, columns], one column of a tensor after the
@@ -74,10 +79,20 @@ class TableLayout:
                 positions.append(rows * MOMENTS.width + column)
         self._positions = joined(positions)
         self._moments = self._spans.since(0)
+        self._steps: list[tuple[Indices, slice]] = []
+        if merges:
+            for tensor, names, rows in _rows_with_moments(index, counts, columns):
+                headers.append(SeriesHeader(tensor, STEPS, names, self._spans.add(len(names))))
+                self._steps.append((rows, headers[-1].span))
         self._others: list[_OtherSeries] = []
         for each in columns:
             if each.stat != "ratio" and not MOMENTS.serves(each.stat):
                 headers += self._add_other(index, each, columns)
+        for each in unmerged_columns(index, columns) if merges else ():
+            for end in (LEAST, GREATEST):
+                extreme = SeriesHeader(each.tensor, f"{each.stat}{end}", each.names, self._spans.add(len(each.rows)))
+                headers.append(extreme)
+                self._others.append(_OtherSeries(None, extreme.stat, each.rows, extreme.span))
         self._headers = tuple(headers)
         self._size = self._spans.size
         self._vectors = UnitVectors(index, self._size)
@@ -86,6 +101,9 @@ class TableLayout:
         """The headers of the series of a step, and the numbers of all series, concatenated."""
         numbers = np.empty(self._size)
         numbers[self._moments] = MOMENTS.encode(view.moments).take(self._positions)
+        if view.window is not None:
+            for rows, span in self._steps:
+                numbers[span] = view.window.measured[rows]
         for accumulator, stat, rows, span in self._others:
             if accumulator is None:
                 numbers[span] = view.values(stat, rows)

@@ -34,6 +34,11 @@ DEVIATION: Final = MOMENT_NAMES[M2]
 PAIR_NAMES: Final = tuple(f"pairs.{column.name}" for column in pairs.COLUMNS)
 _PRODUCTS: Final = {name for i, name in enumerate(PAIR_NAMES) if i != pairs.PARTS}
 _WEIGHTED, _WEIGHT = ".weighted", ".weight"
+STEPS: Final = "moments.steps"
+"""The name of the number of steps that a window merges for each row; only windows have it."""
+LEAST: Final = ".least"
+GREATEST: Final = ".greatest"
+"""The ends of the names of the extremes of a statistic that does not merge over the steps of a window."""
 
 
 def function_names(name: str) -> tuple[str, str]:
@@ -199,6 +204,9 @@ class StoredRows:
             if _is_part(name):
                 total: Array = how.total(np.nan_to_num(numbers))
                 return total
+            if name.endswith(LEAST):
+                least: Array = how.least(np.where(np.isnan(numbers), np.inf, numbers))
+                return np.where(np.isposinf(least), np.nan, least)
             greatest: Array = how.greatest(np.where(np.isnan(numbers), -np.inf, numbers))
             return np.where(np.isneginf(greatest), np.nan, greatest)
 

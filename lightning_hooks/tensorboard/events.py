@@ -28,7 +28,7 @@ from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.stats.stored_counts import encode_counts
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
-from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, histograms_tag
+from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, WINDOW, histograms_tag
 
 if TYPE_CHECKING:
     from lightning_hooks.records.entry import LogEntry
@@ -61,11 +61,14 @@ class EventBuilder:
         return self._hashes[names]
 
     def serialized(self, entry: LogEntry) -> bytes:
-        """The summary of one step as bytes, with the facts that have changed."""
+        """The summary of one step as bytes, with the facts that have changed and the steps that it merges."""
         summary = self._numbers(entry)
         # Join the bytes: in protocol buffers, the bytes of two messages one after the other are one message with the values of
         # both.
-        return summary + self._facts(entry).SerializeToString() if entry.facts else summary
+        for kind, text in ((FACTS, entry.facts), (WINDOW, entry.window)):
+            if text:
+                summary += self._text(f"{TABLE}/{kind}/{name_of(entry.monitor)}", text).SerializeToString()
+        return summary
 
     def _numbers(self, entry: LogEntry) -> bytes:
         """The tables, scalars and histograms of one step as bytes.
@@ -156,9 +159,6 @@ class EventBuilder:
     def findings(self, summary: Mapping[str, Any], prefix: str) -> Summary:
         """A summary with what health rules have found, which a `summary.json` holds too."""
         return self._text(f"{FOUND}/{prefix}", json.dumps(summary))
-
-    def _facts(self, entry: LogEntry) -> Any:
-        return self._text(f"{TABLE}/{FACTS}/{name_of(entry.monitor)}", entry.facts)
 
     def _text(self, tag: str, text: str) -> Summary:
         out = Summary()

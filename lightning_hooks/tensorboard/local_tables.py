@@ -10,7 +10,7 @@ from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.tensorboard.messages import strings
 from lightning_hooks.tensorboard.run_index import RunIndex
 from lightning_hooks.tensorboard.tables import Steps, Tables
-from lightning_hooks.tensorboard.tags import FACTS, INDEX, PLUGIN, TABLE
+from lightning_hooks.tensorboard.tags import FACTS, INDEX, PLUGIN, TABLE, WINDOW
 
 _INDEX: Final = f"{TABLE}/{INDEX}/"
 
@@ -86,12 +86,20 @@ class LocalTables(Tables):
 
     def saved_facts(self, prefix: str) -> list[tuple[int, str]]:
         """The steps at which facts of a monitor changed, ascending, each with the changes as JSON."""
-        tag = f"{TABLE}/{FACTS}/{prefix}"
+        return self._texts_of(FACTS, prefix)
+
+    def _texts_of(self, kind: str, prefix: str) -> list[tuple[int, str]]:
+        """The texts of a kind that a monitor has written at some steps, ascending, each with its step."""
+        tag = f"{TABLE}/{kind}/{prefix}"
         if tag not in self._index.tags("strings", PLUGIN):
             return []
         points = self._index.points(tag)
         texts = [strings(self._index.payload(points, i)) for i in range(len(points.steps))]
         return [(step, text) for step, each in zip(points.steps.tolist(), texts, strict=True) for text in each]
+
+    def window_texts(self, prefix: str) -> Sequence[tuple[int, str]]:
+        """See `Tables.window_texts`."""
+        return self._texts_of(WINDOW, prefix)
 
     def _texts(self) -> Iterator[list[str]]:
         for tag in self._index.tags("strings", PLUGIN):

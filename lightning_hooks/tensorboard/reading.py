@@ -36,11 +36,18 @@ class Table:
         names: the names of the rows.
         steps: ascending, int64 [T].
         values: float64 [T, rows]; NaN where a row was not measured.
+        first_steps: the first step that each line holds, int64 [T]: that of a window of steps, of others the same as `steps`.
+            A norm of a window is the root mean square of the norms of its steps; `nonfinite` is their total. Default: `steps`.
     """
 
     names: tuple[str, ...]
     steps: Steps
     values: Floats
+    first_steps: Steps = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.first_steps) != len(self.steps):
+            object.__setattr__(self, "first_steps", self.steps)
 
     def __getitem__(self, name: str) -> Floats:
         """The values of one row over the steps, float64 [T].
@@ -107,7 +114,8 @@ class Run:
             known = [f"{t} {s}" for t, s in self.tensors(prefix)]
             raise RuleError(f"no table {f'{tensor} {stat}'!r} in {self.path}{did_you_mean(f'{tensor} {stat}', known)}")
         steps = self._tables.steps(name, stat)
-        return Table(self._tables.rows(name, stat), steps, self._tables.read(name, stat, 0, len(steps)))
+        values = self._tables.read(name, stat, 0, len(steps))
+        return Table(self._tables.rows(name, stat), steps, values, self._tables.first_steps(name, stat))
 
     def histogram(self, tensor: str, name: str, prefix: str | None = None) -> list[tuple[int, Floats, Floats]]:
         """The histograms of one row as (step, right bucket edges, counts), read from the files now.

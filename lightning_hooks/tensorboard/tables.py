@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.stored import DEVIATION, PAIR_NAMES, StoredRows, asked_first, from_file, function_names
+from lightning_hooks.tensorboard.saved_windows import SavedWindow, read_window
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -41,6 +42,14 @@ class Tables(ABC):
         """The numbers of `vector_steps(tensor, name)[first:last]`, float32 [steps, rows]; NaN for rows not written."""
 
     @abstractmethod
+    def window_texts(self, prefix: str) -> Sequence[tuple[int, str]]:
+        """The texts of the windows that a monitor has written, each with the last step.
+
+        Args:
+            prefix: by which the tables know the monitor.
+        """
+
+    @abstractmethod
     def asked(self) -> Mapping[str, Sequence[str]]:
         """The statistics that rules asked for, by tensor; empty if the run does not say."""
 
@@ -69,6 +78,37 @@ class Tables(ABC):
     def steps(self, tensor: str, stat: str) -> Steps:
         """The steps of a table, ascending."""
         return self.vector_steps(tensor, self._base(tensor, stat))
+
+    def first_steps(self, tensor: str, stat: str) -> Steps:
+        """The first step that each of `steps(tensor, stat)` stands for: of a window its first step, of others the same step."""
+        steps = self.steps(tensor, stat)
+        windows = self._windows_of(tensor)
+        if not windows:
+            return steps
+        return np.array([windows[step].first if step in windows else step for step in steps.tolist()], dtype=np.int64)
+
+    def windows(self, prefix: str) -> Mapping[int, SavedWindow]:
+        """The windows of several steps that a monitor has written, by their last steps; cached for the current version.
+
+        Args:
+            prefix: by which the tables know the monitor.
+        """
+        cached = getattr(self, "_cached_windows", None)
+        if cached is None or cached[0] != self.version:
+            by_prefix: dict[str, Mapping[int, SavedWindow]] = {}
+            self._cached_windows = cached = self.version, by_prefix
+        by_prefix = cached[1]
+        if prefix not in by_prefix:
+            found = ((last, read_window(text, last)) for last, text in self.window_texts(prefix))
+            by_prefix[prefix] = {last: window for last, window in found if window is not None and window.first < last}
+        return by_prefix[prefix]
+
+    def _windows_of(self, tensor: str) -> Mapping[int, SavedWindow]:
+        """The windows of the monitor that has written a tensor."""
+        # Both the prefix of a monitor and the name of a tensor may contain slashes: take the longest prefix that has windows.
+        parts = tensor.split("/")
+        prefixes = ("".join(f"{part}/" for part in parts[:i]) for i in range(len(parts) - 1, -1, -1))
+        return next(filter(None, map(self.windows, prefixes)), {})
 
     def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
         """The values at `steps(tensor, stat)[first:last]`, float64 [steps, rows]; NaN where a row was not measured."""

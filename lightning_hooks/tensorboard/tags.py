@@ -11,9 +11,11 @@ ABOUT: Final = "about"
 INDEX: Final = "index"
 FACTS: Final = "facts"
 HISTOGRAMS: Final = "histograms"
+WINDOW: Final = "window"
 FOUND: Final = "findings"
 """Tags: `table/rows/…` holds lists of rows, `table/about/…` facts about rows, `table/index/…` row indices of step views,
-`table/histograms/…` the histograms of the rows of a tensor, `findings/…` what health rules have found."""
+`table/histograms/…` the histograms of the rows of a tensor, `table/window/…` the steps that an event merges, `findings/…` what
+health rules have found."""
 
 
 def is_table(tag: str) -> bool:

@@ -15,9 +15,9 @@ from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.saved_facts import facts_of
 from lightning_hooks.records.saved_index import SavedIndex
-from lightning_hooks.records.step_view import StepView
+from lightning_hooks.records.step_view import StepView, StepWindow
 from lightning_hooks.stats.accumulators import MOMENTS
-from lightning_hooks.stats.stored import MOMENT_NAMES, StoredRows
+from lightning_hooks.stats.stored import MOMENT_NAMES, STEPS, StoredRows
 from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.run_index import RunIndex
 
@@ -74,6 +74,7 @@ class _Views:
         texts = tables.saved_facts(saved.prefix) if saved.stage == "train" else []
         self._facts = [*facts_of(texts)]
         self._changed_at = [step for step, _ in self._facts]
+        self._windows = tables.windows(saved.prefix) if saved.stage == "train" else {}
 
     def read(self) -> Iterator[StepView]:
         """The views in the order of their steps."""
@@ -85,7 +86,7 @@ class _Views:
     def _chunk(self, steps: NDArray[np.int64]) -> Iterator[StepView]:
         rows, shape = self._saved.index, (len(steps), len(self._saved.index))
         moments = np.tile(MOMENTS.neutral().numpy(), (*shape, 1))
-        counted = np.full(shape, np.nan)
+        counted, merged = np.full(shape, np.nan), np.zeros(shape)
         kept = {
             name: np.tile(each.accumulator.neutral().numpy(), (len(steps), len(each.rows), 1))
             for name, each in rows.kept.items()
@@ -100,11 +101,16 @@ class _Views:
                 if name in stored.names:
                     moments[:, indices, column] = np.where(is_measured, stored.numbers(name).T, moments[:, indices, column])
             self._fill_kept(rows, stored, indices, kept)
+            if STEPS in stored.names:
+                merged[:, indices] = np.nan_to_num(stored.numbers(STEPS).T)
             for name in _plain(rows, stored):
                 numbers.setdefault(name, (indices, np.full(shape, np.nan)))[1][:, indices] = stored.numbers(name).T
         times = self._wall_times(steps)
         for i, step in enumerate(steps.tolist()):
-            for array in (moments[i], *(each[i] for each in kept.values())):
+            window = None
+            if (saved := self._windows.get(step)) is not None:
+                window = StepWindow(saved.first, saved.count, merged[i], saved.extremes)
+            for array in (moments[i], merged[i], *(each[i] for each in kept.values())):
                 array.flags.writeable = False
             yield StepView(
                 step=step,
@@ -113,12 +119,13 @@ class _Views:
                 rows=rows,
                 moments=moments[i],
                 summaries={tag: values[step] for tag, values in self._summaries.items() if step in values},
-                due=_due(rows, counted[i], None if self._saved.stage != "train" else step),
+                due=_due(rows, counted[i], None if self._saved.stage != "train" else (window.first if window else step, step)),
                 kept={name: each[i] for name, each in kept.items()},
                 metrics=_metrics(numbers, i),
                 ranks=self._saved.ranks,
                 facts=self._facts_at(step),
                 structure=self._saved.structure,
+                window=window,
             )
 
     def _facts_at(self, step: int) -> StepFacts | None:
@@ -147,27 +154,27 @@ class _Views:
         return [times[step] for step in steps.tolist()]
 
 
-def _due(rows: RowIndex, counted: Array, step: int | None) -> Due:
-    """The schedules that were due at a step: of the groups of which a row was written, those that have the step.
+def _due(rows: RowIndex, counted: Array, steps: tuple[int, int] | None) -> Due:
+    """The schedules that were due at some of the steps of a view: of the groups of which a row was written, those with a step.
 
     Args:
         rows: the row index of the views.
         counted: the counts of the rows as written, NaN where a row was not written, [rows].
-        step: the training step; None in other stages, where every schedule of a written group was due.
+        steps: the first and the last step of training; None in other stages, where every schedule of a written group was due.
     """
     return frozenset(
         schedule
         for each in (*rows.requested_rows, *rows.groups)
         if not np.isnan(counted[each.rows]).all()
         for schedule, stats in each.requests
-        if stats and (step is None or schedule.due(step))
+        if stats and (steps is None or ((due := schedule.next(steps[0])) is not None and due <= steps[1]))
     )
 
 
 def _plain(rows: RowIndex, stored: StoredRows) -> list[str]:
     """The names of statistics that are stored as such, not computed from the columns of an accumulator."""
     columns = {name for each in rows.kept.values() for name in each.accumulator.stored}
-    return [name for name in stored.names if name not in MOMENT_NAMES and name not in columns]
+    return [name for name in stored.names if name not in (*MOMENT_NAMES, STEPS) and name not in columns]
 
 
 def _metrics(numbers: Mapping[str, tuple[Any, Array]], i: int) -> dict[tuple[int, str], float]:

@@ -78,7 +78,7 @@ class StepEventWriter:
         transforms: bool = False,
         about: Mapping[str, Mapping[str, Any]] | None = None,
         indices: Sequence[str] = (),
-    ) -> None:
+    ) -> int:
         """Write at the start of a run what the rules match as a text, the layout of the charts, and the facts about the rows.
 
         TensorBoard shows only the last layout, so the layout and the facts contain those of all monitors that write into this
@@ -92,6 +92,9 @@ class StepEventWriter:
             transforms: whether to add charts for the reports of transforms.
             about: row name to `type` (class of the module), `shape` and `order` (index in the order of execution).
             indices: the row indices of the step views, as JSON.
+
+        Returns:
+            The size of the event in bytes.
         """
         summary = _text_summary(f"{prefix}run/rules", markdown)
         announced = attached_to(self._writer, _Announced)
@@ -107,25 +110,35 @@ class StepEventWriter:
             summary.MergeFrom(self._builder.about(rows, prefix))
         for index in indices:
             summary.MergeFrom(self._builder.index(index))
-        self._add(summary, step)
+        return self._add(summary, step)
 
     def writes_to(self, experiment: Any) -> bool:
         """Whether this writer writes through the given `SummaryWriter`."""
         return self._writer is experiment
 
-    def write(self, entry: LogEntry) -> None:
-        """Write a step as one event. The event is in the file when `write` returns."""
-        self._current()
-        self._append(event_bytes(entry.wall_time or time.time(), entry.step, self._builder.serialized(entry)))
+    def write(self, entry: LogEntry) -> int:
+        """Write a step as one event. The event is in the file when `write` returns.
 
-    def write_text(self, tag: str, markdown: str, step: int) -> None:
-        """Write Markdown for the Text tab."""
-        self._add(_text_summary(tag, markdown), step)
-
-    def write_findings(self, summary: Mapping[str, Any], step: int, prefix: str = "") -> None:
-        """Write what health rules have found so far, for readers that have the event file and not the files beside it."""
+        Returns:
+            The size of the event in bytes.
+        """
         self._current()
-        self._add(self._builder.findings(summary, prefix), step)
+        event = event_bytes(entry.wall_time or time.time(), entry.step, self._builder.serialized(entry))
+        self._append(event)
+        return len(event)
+
+    def write_text(self, tag: str, markdown: str, step: int) -> int:
+        """Write Markdown for the Text tab; returns the size in bytes."""
+        return self._add(_text_summary(tag, markdown), step)
+
+    def write_findings(self, summary: Mapping[str, Any], step: int, prefix: str = "") -> int:
+        """Write what health rules have found so far, for readers that have the event file and not the files beside it.
+
+        Returns:
+            The size of the event in bytes.
+        """
+        self._current()
+        return self._add(self._builder.findings(summary, prefix), step)
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Write a batch for TensorBoard: [N, D] for the projector, [N, C, L] and [N, C, H, W] as an image.
@@ -157,10 +170,12 @@ class StepEventWriter:
             self._append = appender(file_writer)
         return file_writer
 
-    def _add(self, summary: Any, step: int) -> None:
+    def _add(self, summary: Any, step: int) -> int:
         self._current()
         # Do not pass the event to the logger's thread: a full disk ends the thread, and only the close of the file raises.
-        self._append(Event(summary=summary, step=step, wall_time=time.time()).SerializeToString())
+        event = Event(summary=summary, step=step, wall_time=time.time()).SerializeToString()
+        self._append(event)
+        return len(event)
 
 
 def _text_summary(tag: str, markdown: str) -> Any:

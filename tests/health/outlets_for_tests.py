@@ -33,6 +33,7 @@ class Outlet:
     markdown: str = ""
     focuses: list[int] = field(default_factory=list)
     summaries: list[dict] = field(default_factory=list)
+    noted: int = 0
 
     def tell(self, block):
         self.blocks.append(as_text([block]))
@@ -45,6 +46,9 @@ class Outlet:
 
     def keep(self, summary, step):
         self.summaries.append({**summary, "step": step})
+
+    def note_finding(self):
+        self.noted += 1
 
     def focus(self, steps):
         self.focuses.append(steps)

@@ -36,7 +36,7 @@ export class Gaps {
   /** Why a node has no value in the steps from `from` to `to - 1`: { kind, text }. */
   reasonAt(node, from, to) {
     const { steps } = this.rows;
-    if (steps.below(from) === steps.below(to)) return this.ended && from > this.ended.after ? this.ended : this.between;
+    if (!steps.meetsRange(from, to)) return this.ended && from > this.ended.after ? this.ended : this.between;
     const found = this.leavesOf(node).map((row) => this.reasonOfRow(row, from, to));
     return found.every((each) => each === found[0]) ? found[0] : { kind: "gap", text: "for several reasons" };
   }

@@ -101,7 +101,7 @@ export class Loaded {
       if (!hasTable(meta, tensor, stat)) continue;
       const answer = await this.source.ask("rows", { run, tensor, stat });
       if (answer.key !== rows.key) entry.tables.set(name, new Rows(answer));
-      else Object.assign(rows, { exact: answer.exact, unit: answer.unit, steps: new Steps(answer.steps) });
+      else Object.assign(rows, { exact: answer.exact, unit: answer.unit, steps: new Steps(answer.steps, answer.windows) });
     }
     // `history` changes if a run is resumed from an earlier checkpoint, or started again. Then all steps may have changed.
     const last = meta.history === entry.meta.history ? (entry.meta.steps?.[1] ?? -1) : -1;

@@ -85,7 +85,7 @@ export function describeCell(map, index, cell) {
   else if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
   if (cell === null) return [...lines, ...gapLines(map.model.gaps, index), ...markLines(map.marksIn(r))];
   const [first, last] = map.stepsOf(cell, map.drawn);
-  lines.push(stepsText([first, last]), ...markLines(map.marksIn(r, [first, last])));
+  lines.push(stepsText([first, last]), ...windowLines(rows.steps.windowsIn(first, last + 1), stat), ...markLines(map.marksIn(r, [first, last])));
   const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(index);
   const values = segment && cellOf(segment, cell % TILE);
   const quantity = `${isRatio ? "ratio of " : isDifference ? "difference of " : ""}${tensor} ${stat}`;
@@ -109,6 +109,14 @@ export function describeCell(map, index, cell) {
   if (map.model.apart?.[r]) lines.push("The norm behind this bias takes it away: its gradient is 0, or what rounding left of 0.");
   if (isGroup) lines.push(exact ? "merged exactly" : "the largest of these rows");
   return lines;
+}
+
+/** What the values of windows of steps are, as lines; none if every step was written. */
+function windowLines(windows, stat) {
+  if (!windows.length) return [];
+  const held = windows.length > 1 ? `${several(windows.length, "window")} of steps` : "one window of steps";
+  const what = { norm: "a norm is the root mean square over a window", nonfinite: "a count is the total of a window", count: "a count is that of one step" }[stat];
+  return [`in ${held}, each merged exactly${what ? `; ${what}` : ""}`];
 }
 
 /** Why a node has gaps at the end of the run, as lines; none if only the general meaning of a gap is known. */

@@ -6,12 +6,12 @@ const ENOUGH = 48; // lines that fit on a screen
 const FEW = 6; // the least lines shown at first
 
 export class Rows {
-  constructor({ key, exact, positive, nodes, steps, unit }) {
+  constructor({ key, exact, positive, nodes, steps, windows, unit }) {
     this.key = key;
     this.positive = positive; // whether runs are compared by the ratio of their values
     this.unit = unit; // steps of a cell at level 0
     this.exact = exact; // true: a folded group shows the statistic of all its rows together; false: the largest value of its rows
-    this.steps = new Steps(steps);
+    this.steps = new Steps(steps, windows);
     this.nodes = nodes;
     this.ends = new Int32Array(nodes.length); // for each node the index after the last node below it
     this.parents = new Int32Array(nodes.length); // for each node the group that holds it, or -1

@@ -14,8 +14,11 @@ export async function seriesOf(source, { run, tensor, stat, rows, node, from, to
   const [first, last] = [Math.max(Math.floor(from / cell), 0), Math.floor((to - 1) / cell) + 1];
   const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first, last, nodes: String(node) });
   const values = cellArrays(buffer, last - first);
-  const kept = [...values.least.keys()].filter((i) => !Number.isNaN(values.least[i]) || values.nan[i] || values.infinite[i]);
-  const steps = kept.map((i) => rows.steps.within((first + i) * cell, (first + i + 1) * cell));
+  const stepsOf = (i) => rows.steps.within((first + i) * cell, (first + i + 1) * cell);
+  const measured = [...values.least.keys()].filter((i) => !Number.isNaN(values.least[i]) || values.nan[i] || values.infinite[i]);
+  // A window of steps fills several cells with one value, which is one piece.
+  const kept = measured.filter((i, k) => k === 0 || stepsOf(i)[0] > stepsOf(measured[k - 1])[0]);
+  const steps = kept.map(stepsOf);
   const take = (array) => kept.map((i) => array[i]);
   return {
     steps: steps.map(([start]) => start),

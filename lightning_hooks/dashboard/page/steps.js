@@ -2,9 +2,13 @@
 // these multiples need not be steps: the steps 9, 19, 29 lie in the cells 0 to 9, 10 to 19, and 20 to 29.
 
 export class Steps {
-  /** `progressions` are [first, last, distance]; a single one if all steps are evenly spaced. */
-  constructor(progressions) {
+  /**
+   * `progressions` are [first, last, distance]; a single one if all steps are evenly spaced. `windows` are [first, last] of the steps that
+   * stand for several, ascending.
+   */
+  constructor(progressions, windows = []) {
     this.progressions = progressions;
+    this.windows = windows;
     this.counts = [0]; // the number of steps before each progression, then the number of all steps
     for (const [first, last, distance] of progressions) this.counts.push(this.count + (last - first) / distance + 1);
   }
@@ -38,10 +42,25 @@ export class Steps {
     return false;
   }
 
-  /** The first and the last step in a range that excludes `to`; if the range has no step, [from, to - 1]. */
+  /** The windows of steps that a range has steps of; the range excludes `to`. */
+  windowsIn(from, to) {
+    const a = countWhile(this.windows, ([, last]) => last < from);
+    return this.windows.slice(a, countWhile(this.windows, ([first]) => first < to));
+  }
+
+  /** Whether a range that excludes `to` has a step, or a part of a window. */
+  meetsRange(from, to) {
+    return this.below(from) < this.below(to) || this.windowsIn(from, to).length > 0;
+  }
+
+  /** The first and the last step in a range that excludes `to`, with the whole windows at its ends; if it has no step, [from, to - 1]. */
   within(from, to) {
     const [a, b] = [this.below(from), this.below(to)];
-    return a < b ? [this.at(a), this.at(b - 1)] : [from, to - 1];
+    const steps = a < b ? [this.at(a), this.at(b - 1)] : [from, to - 1];
+    const windows = this.windowsIn(from, to);
+    if (!windows.length) return steps;
+    const [first, last] = [windows[0][0], windows.at(-1)[1]];
+    return a < b ? [Math.min(first, steps[0]), Math.max(last, steps[1])] : [first, last];
   }
 }
 

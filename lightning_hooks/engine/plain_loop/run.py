@@ -18,6 +18,7 @@ from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.engine.plain_loop.context import LoopContext
 from lightning_hooks.engine.running.run import Run
 from lightning_hooks.records.consumer import Latest
+from lightning_hooks.records.disk_budget import DiskBudget
 from lightning_hooks.rules.fields import check_local
 from lightning_hooks.stats.processes import of_first_rank, rank
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
@@ -45,6 +46,7 @@ class LoopRun(Run):
         captures: the folders that captures write into.
         planned: returns the schedules that the driver advances; none in a plain loop.
         written: what the monitors write whose parts are made already; they know its type.
+        disk: the budget on disk of all monitors; None before the part of the first one is made.
 
     Raises:
         RuleError: a folder is not on this machine, or cannot be written to.
@@ -68,6 +70,7 @@ class LoopRun(Run):
         self.transforms: list[BoundTransform] = []
         self.written: list[Any] = []
         self.captures: list[Path] = []
+        self.disk: DiskBudget | None = None
         self.planned: Callable[[], Sequence[Planned]] = tuple
         self.first_step = first_step
         check_local("folder", folder, "give a local one")

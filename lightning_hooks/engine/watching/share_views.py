@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_hooks.engine.watching.global_numbers import GlobalNumbers
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.facts import StepFacts, Structure
+from lightning_hooks.records.global_numbers import GlobalNumbers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.accumulators import MOMENTS, AccumulatorRows, History
 from lightning_hooks.stats.accumulators.store import no_numbers
@@ -82,7 +82,7 @@ class ShareViews:
         self._stage = stage
         self._structure = structure
         plan = share.plan
-        self._global_numbers = GlobalNumbers(plan) if share.writes_global else None
+        self._global_numbers = GlobalNumbers(plan.index) if share.writes_global else None
         self._is_whole = len(share.part.rows) == len(table.sections.kept[0].rows) and _is_identity(share.part.rows)
         self._kept = [self._located(each) for each in plan.kept]
         # By accumulator: the averages that it continues from step to step, and the rows whose averages a rule requests.

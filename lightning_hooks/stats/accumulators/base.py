@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ class Accumulator:
         separate: whether a `Store` keeps the numbers, outside of the table's state.
         on_request: whether a row is measured only in steps at which a rule requests a statistic of the numbers. If not, it is
             measured in every watched step of the row.
+        over_steps: what a window of steps holds in an event file: `total`, the numbers merged over its steps; `mean`, those of
+            its mean step; or `last`, those of the last of its steps at which the row was measured.
         from_one_tensor: whether `measure` computes the numbers from single tensors. If not, it returns None, and a store or the
             monitor writes the numbers.
 
@@ -68,6 +70,7 @@ class Accumulator:
     from_one_tensor: bool = True
     separate: bool = False
     on_request: bool = False
+    over_steps: Literal["total", "mean", "last"] = "last"
 
     @property
     def width(self) -> int:

@@ -36,6 +36,7 @@ class Histogram(Accumulator):
     statistics = ("histogram",)
     compiled = True
     on_request = True
+    over_steps = "total"
 
     def serves(self, stat: str) -> bool:
         """See `Accumulator`: the histogram, and any quantile such as 'p99'."""
@@ -68,7 +69,8 @@ class Histogram(Accumulator):
     def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         """See `Accumulator`. A row without a finite element counts as measured, although its histogram is empty."""
         moments = states["moments"]
-        has_no_finite = (moments[:, COUNT] > 0) & (moments[:, NONFINITE] == moments[:, COUNT])
+        # In a window of steps, non-finite elements are those of all its steps.
+        has_no_finite = (moments[:, COUNT] > 0) & (moments[:, NONFINITE] >= moments[:, COUNT])
         measured: NDArray[np.bool_] = has_no_finite | (states[self.name].sum(1) > 0)
         return measured
 

@@ -31,6 +31,7 @@ class Moments(Accumulator):
     columns: Sequence[Column] = schema.MOMENTS
     statistics = ("count", *STATISTICS)
     compiled = True
+    over_steps = "mean"
     stored = MOMENT_NAMES
 
     def measure(self, measurement: Measurement, row: str) -> Tensor:

@@ -38,6 +38,7 @@ class Pairs(Accumulator):
     followed = ("noise_scale",)
     stored = PAIR_NAMES
     from_one_tensor = False
+    over_steps = "mean"
 
     def measure(self, measurement: Measurement, row: str) -> None:
         """See `Accumulator`. Returns None: the numbers need two gradients."""

@@ -7,9 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.row_index import joined
-from lightning_hooks.plan.rows import BATCH, GRADIENT
+from lightning_hooks.plan.row_index import RowIndex, joined
+from lightning_hooks.plan.rows import BATCH, GRADIENT, LOSS
 from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
 from lightning_hooks.stats.statistics import compute
 
@@ -19,18 +18,19 @@ _NORMS = {"grad": "run/grad_norm", "final_grad": "run/final_grad_norm", "param":
 
 
 class GlobalNumbers:
-    """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
+    """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite.
 
-    def __init__(self, plan: Plan) -> None:
-        self._count = len(plan.rows)  # without the groups after the rows, which hold the same elements a second time
-        rows = {
-            tensor: np.array([row.index for row in plan.rows if row.tensor == tensor])
-            for tensor in _NORMS
-            if tensor in plan.tensors
-        }
+    Args:
+        index: the row index of the moments.
+    """
+
+    def __init__(self, index: RowIndex) -> None:
+        self._count = len(index) - len(index.members)  # without the groups after the rows, whose elements are those of rows
+        of_rows = np.array(index.tensors[: self._count], dtype=np.object_)
+        found = {tensor: np.flatnonzero(of_rows == tensor) for tensor in _NORMS}
+        rows = {tensor: indices for tensor, indices in found.items() if len(indices)}
         self._tensors = tuple(rows)
-        self._loss_row = plan.loss_row
-        self._whole_gradient, self._batch = plan.whole_row(GRADIENT), plan.whole_row(BATCH)
+        self._loss_row, self._whole_gradient, self._batch = (_row_of(index, each) for each in (LOSS, GRADIENT, BATCH))
         # The rows of all tensors one after the other, and the offset at which the rows of each tensor begin.
         self._rows = joined([*rows.values()])
         self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
@@ -69,3 +69,8 @@ class GlobalNumbers:
     def _sums(self, of_rows: Array) -> Array:
         sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
         return sums
+
+
+def _row_of(index: RowIndex, tensor: str) -> int | None:
+    """The row of a tensor of the whole step; None if there is none."""
+    return next(iter(index.of(tensor)[0].tolist()), None)
