@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.facts_history import FactsHistory
 from lightning_hooks.health.reading import Reader
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.window import WINDOW, Array, EarlyLevel, Key, Window, check_widths
 from lightning_hooks.health.witness import falls
 from lightning_hooks.plan.row_index import RowIndex
@@ -22,28 +23,6 @@ from lightning_hooks.records.step_view import StepView
 LOSS: Final = ("loss", "mean")
 # With this many step views, read the statistics that no rule has asked for yet, so that the memory of the views can be freed.
 _MOST_VIEWS: Final = 32
-
-
-class Track(NamedTuple):
-    """One statistic of one tensor over the window.
-
-    Args:
-        tensor: `grad`, `output` …; empty for a number of the whole step.
-        stat: `norm`, `dead_units` …; for a number of the whole step its tag.
-        names: the names of the rows.
-        rows: their indices in the views.
-        steps: the steps at which the monitor published a view, ascending, int64 [window].
-        values: float64 [window, rows]; NaN where a row was not measured.
-        new: the part of the window that the rule has not judged before.
-    """
-
-    tensor: str
-    stat: str
-    names: tuple[str, ...]
-    rows: NDArray[np.intp]
-    steps: NDArray[np.int64]
-    values: Array
-    new: slice
 
 
 class Evidence:

@@ -23,7 +23,8 @@ from lightning_hooks.rules.statistics import check_statistic
 from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
 if TYPE_CHECKING:
-    from lightning_hooks.health.evidence import Evidence, Track
+    from lightning_hooks.health.evidence import Evidence
+    from lightning_hooks.health.track import Track
     from lightning_hooks.records.facts import Sighting, StepFacts
     from lightning_hooks.records.step_view import StepView
 

@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from lightning_hooks.health.evidence import LOSS, Evidence, Track
+from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.harm import jump_of
 from lightning_hooks.health.roles import Array, medians, percent, roles_of
 from lightning_hooks.health.rules.between import MovesBetweenSteps
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.usage import rates_of
 
 FIRST_STEPS: Final = 25

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import symptom_from_dict, symptom_to_dict
 from lightning_hooks.health.rule import HealthRule, Symptom
+from lightning_hooks.health.track import Track
 
 _MOST_SYMPTOMS: Final = 3  # symptoms that a streak keeps: the first and the clearest two
 Place = tuple[str, str]

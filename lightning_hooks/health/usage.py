@@ -10,8 +10,9 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.memo import memo_of
+from lightning_hooks.health.track import Track
 from lightning_hooks.records.facts import StepFacts, Structure
 
 COPIES: Final = (

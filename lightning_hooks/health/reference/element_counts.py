@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reference.rule import GoodRuns
 from lightning_hooks.health.roles import Mask
 from lightning_hooks.health.rule import Symptom
 from lightning_hooks.health.rules.base import held_at_measurements
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.window import Array
 
 

@@ -8,13 +8,14 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reference.record import Record
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.traits import Traits
 from lightning_hooks.health.roles import Mask
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.track import Track
 
 IF_MEANT: Final = "If the change is meant, accept the finding, or make a new baseline from a run that has it."
 """The last of the next steps."""

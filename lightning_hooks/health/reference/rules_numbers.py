@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from lightning_hooks.comparing.bands import EARLY, SHARE, Bands
 from lightning_hooks.comparing.exact import columns_of
-from lightning_hooks.health.evidence import LOSS, Evidence, Track
+from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.reference.reference import BAND_KEYS
 from lightning_hooks.health.reference.rule import Compared, GoodRuns, first_run
 from lightning_hooks.health.roles import Mask, roles_of
 from lightning_hooks.health.rule import Symptom
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.window import Array, Key
 
 ALONE: Final[Mapping[Key, float]] = {

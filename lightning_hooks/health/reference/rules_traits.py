@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reference.element_counts import counts_differ
 from lightning_hooks.health.reference.rule import IF_MEANT, Compared, GoodRuns, first_run
 from lightning_hooks.health.reference.trait_learning import moved_at_all, weights_and_updates
@@ -21,6 +21,7 @@ from lightning_hooks.health.roles import WEIGHTED, Mask, roles_of
 from lightning_hooks.health.rule import Symptom
 from lightning_hooks.health.rules.base import held_at_measurements
 from lightning_hooks.health.sighted import has_looked_for
+from lightning_hooks.health.track import Track
 
 _FORMATS: Final = ((BFLOAT16_DIGITS, "bfloat16"), (FLOAT16_DIGITS, "float16"))
 _WEIGHT: Final = ("count", "mean", "std", "norm", "abs_max")

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, Roles, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
@@ -23,6 +23,7 @@ from lightning_hooks.health.rules.base import (
     no_structure,
     updates_before,
 )
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.usage import is_named_copy
 
 _SIGMOIDS: Final = ("Sigmoid",)

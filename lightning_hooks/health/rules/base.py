@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import NO_STRUCTURE, Array, Mask
+from lightning_hooks.health.track import Track
 
 Needs = tuple[tuple[str, str], ...]
 Obstacles = tuple[Callable[[Evidence], str | None], ...]

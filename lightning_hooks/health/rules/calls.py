@@ -8,10 +8,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Mask, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_optimizer, no_structure
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.usage import gap_at_end, membership_of
 
 

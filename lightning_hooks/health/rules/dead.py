@@ -9,11 +9,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import Layers, are_depthwise, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_for_steps, no_structure
+from lightning_hooks.health.track import Track
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, percent
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.usage import has_scaler
 from lightning_hooks.records.facts import GroupFacts, StepFacts
 

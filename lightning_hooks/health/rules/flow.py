@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.comparing.exact import columns_of
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reach import multiplies_zeros, unused_parameters
 from lightning_hooks.health.roles import Mask, aligned, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing
@@ -23,6 +23,7 @@ from lightning_hooks.health.rules.base import (
     no_structure,
     updates_before,
 )
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.usage import columns_for, gap_at_end, has_any, is_named_copy, membership_of
 
 _EPS: Final = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3}

@@ -8,12 +8,13 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Mask, roles_of, steps_lost
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Obstacles
 from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, with_rows
 from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
+from lightning_hooks.health.track import Track
 
 _WHOLE: Final = ("", "run/grad_norm")
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import LINK, roots_of_fan_in
 from lightning_hooks.health.roles import (
     WEIGHTED,
@@ -25,6 +25,7 @@ from lightning_hooks.health.roles import (
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_structure
 from lightning_hooks.health.rules.first_loss import InitialLoss
+from lightning_hooks.health.track import Track
 
 FIRST_STEPS: Final = 3
 """A run that was watched from a later step on says nothing about its start."""

@@ -9,11 +9,12 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Mask
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, with_rows
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.usage import has_scaler
 from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.records.step_view import StepView

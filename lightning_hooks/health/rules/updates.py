@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
-from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import (
     Array,
     Mask,
@@ -23,6 +23,7 @@ from lightning_hooks.health.roles import (
 )
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
+from lightning_hooks.health.track import Track
 
 _RATIO: Final = (("update", "ratio"), ("param", "rms"))
 _HALF: Final = 0.5
