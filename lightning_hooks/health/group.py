@@ -181,6 +181,7 @@ def _message(rule: HealthRule, rows: tuple[str, ...], symptoms: tuple[Symptom, .
 
 
 def by_begin(streak: Streak) -> tuple[int, float, str]:
+    """The order of streaks: the earliest first, then the clearest."""
     return streak.first, -streak.excess, streak.row
 
 
