@@ -22,12 +22,12 @@ export function vitalsOf({ numbers }) {
 /** The rows that differ most from the others of their table; null if no table has rows to compare. `linkTo` makes a link to a row. */
 export function unusualRows({ rows }, linkTo) {
   if (!rows.length) return null;
-  const lines = rows.map((each) => [linkTo(each, `${each.tensor} ${each.stat} of ${each.name}`), { number: short(each.value) }, { number: short(each.median) }, { number: timesText(each.factor) }]);
+  const lines = rows.map((each) => [linkTo(each, `${each.tensor} ${each.stat} of ${each.name}`), { number: short(each.value) }, { number: short(each.median) }, { number: factorText(each.factor) }]);
   const title = `The ${rows.length > 1 ? `${several(rows.length, "row")}` : "row"} farthest from the others`;
   return h("div", { class: "unusual" }, h("h2", {}, title), h("p", { class: "fact" }, "Medians over the last steps, compared with the median row of the same table. That a row differs is no fault by itself."), table(["row", "value", "median row", "differs"], lines));
 }
 
 /** A factor in words. */
-function timesText(factor) {
+function factorText(factor) {
   return factor >= 1 ? `${short(factor)} times as large` : `${short(1 / factor)} times smaller`;
 }
