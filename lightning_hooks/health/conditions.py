@@ -112,17 +112,22 @@ def has_dead_activation(evidence: Evidence) -> bool:
 
 
 def shut_layers(evidence: Evidence) -> list[str]:
-    """The layers with weights whose outputs are all below 0 and get a gradient of exactly 0: a ReLU behind them is shut."""
-    roles = roles_of(evidence)
+    """The layers with weights whose outputs are all below 0 and get a gradient of exactly 0: a ReLU behind them is shut.
+
+    They were so at the first step. A layer that is shut later has another cause, such as a step that was too large.
+    """
+    roles, track = roles_of(evidence), track_of(evidence, "output", "max")
+    first = None if track is None else evidence.start("output", "max")
     largest, gradients = _last(evidence, "output", "max"), _last(evidence, "output_grad", "abs_max")
-    if roles is None:
+    if roles is None or track is None or first is None:
         return []
-    are_shut = {name for name, value in largest.items() if value < 0 and gradients.get(name) == 0}
+    began = dict(zip(track.names, (first < 0).tolist(), strict=True))
+    are_shut = {name for name, value in largest.items() if value < 0 and began.get(name) and gradients.get(name) == 0}
     return [name for name in evidence.order if name in are_shut and roles.role(name) in WEIGHTED]
 
 
 def has_shut_layer(evidence: Evidence) -> bool:
-    """Whether all outputs of a layer are below 0, and no gradient reaches them."""
+    """Whether all outputs of a layer have been below 0 since the first step, and no gradient reaches them."""
     return bool(shut_layers(evidence))
 
 

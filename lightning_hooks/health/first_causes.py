@@ -127,7 +127,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="ActivationsDead",
-        message="A layer gives numbers below 0 only, of which a ReLU makes zeros, so that no gradient passes: {where}.",
+        message="A layer begins with numbers below 0 only, of which a ReLU makes zeros, so that no gradient passes: {where}.",
         any_of=("NoGradient@input", "NoGradient@output_grad", "ZeroInput"),
         supporting=("NoGradient", *DULL, *STUCK),
         next_steps=(
