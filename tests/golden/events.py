@@ -37,10 +37,12 @@ def _read_file(path: Path, values: Data, tables: Data, normal: Callable[[str], s
             if head == "table/rows":
                 rows[digest] = [each.decode() for each in value.tensor.string_val]
             elif digest in rows:
-                numbers = np.frombuffer(value.tensor.tensor_content, dtype="<f4")
+                # The histograms of rows are a string each.
+                packed = [each.hex() for each in value.tensor.string_val]
+                numbers = packed or [*map(_number, np.frombuffer(value.tensor.tensor_content, dtype="<f4"))]
                 table = tables.setdefault(head.removeprefix("table/"), {})
                 for row, number in zip(rows[digest], numbers, strict=True):
-                    _add(table.setdefault(row, {}), event.step, _number(number))
+                    _add(table.setdefault(row, {}), event.step, number)
             elif not value.tag.endswith("/overhead"):  # a share of time
                 tag, decoded = _decoded(value, normal)
                 _add(values.setdefault(tag, {}), event.step, decoded)
