@@ -10,6 +10,7 @@ from typing import Any, Final
 from galleries import markdown
 from galleries.health.catalogue import faulty
 from galleries.health.table import RESULTS
+from lightning_hooks.errors import shortened
 from lightning_hooks.health.row_names import shown_rows
 
 PAGE: Final = Path(__file__).parents[1] / "README.md"
@@ -30,6 +31,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "moments-not-restored": "StateNotRestored",
 }
 """The trainings of the table, and the rule whose sentence it shows."""
+_LONGEST: Final = 200  # letters of a cell
 
 
 def main() -> None:
@@ -54,7 +56,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     for name, rule in FAULTS.items():
         sentence, at = _said(rule, [each for each in results if each["name"] == name])
         where = f"{shown_rows(at)}: " if any(at) else ""
-        rows.append([trainings[name].doc, f"[`{rule}`](docs/faults.md#{rule.lower()})", f"{where}{sentence}"])
+        link = f"[`{rule}`](docs/faults.md#{rule.lower()})"
+        rows.append([trainings[name].doc, link, shortened(f"{where}{sentence}", _LONGEST)])
     return markdown.table(["What is wrong", "is named", "in these words"], rows)
 
 

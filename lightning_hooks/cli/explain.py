@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Final
 
+from lightning_hooks.cli.options import Parser
 from lightning_hooks.explained import Page, page_of, pages
 from lightning_hooks.explained.pages import KINDS
 
@@ -28,9 +28,7 @@ _NARROWEST: Final = 40  # characters
 
 def explain(arguments: list[str]) -> None:
     """Print one page, or the list of all pages."""
-    parser = argparse.ArgumentParser(
-        "lightning-hooks explain", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("explain", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", nargs="?", help="for example DeadUnits; upper and lower case are the same")
     name = parser.parse_args(arguments).name
     width = min(_WIDEST, max(_NARROWEST, shutil.get_terminal_size((_WIDEST, 24)).columns))

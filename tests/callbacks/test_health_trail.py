@@ -38,7 +38,7 @@ def test_the_layer_is_named_in_one_message(others: Any, tmp_path: Any, capsys: A
         "it names the operation.",
     )
     shown = " ".join(capsys.readouterr().err.split())
-    assert shown.count("log_of (Log) is the first that is not finite") == 1 and shown.count("NumericalRange") == 2
+    assert shown.count("log_of (Log) is the first that is not finite") == 1 and shown.count("NumericalRange (likely)") == 1
 
 
 def test_on_a_device_the_layer_is_named_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.cli.written_fits import finding, write_fit
 from tests.dashboard.runs import write_run
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["fit", "match", "replay", "check", "info", "view", "report", "doctor", "diff", "compare", "baseline"]
+COMMANDS = ["fit", "match", "replay", "check", "explain", "info", "view", "report", "doctor", "diff", "compare", "baseline"]
 MAIN = "import sys; from lightning_hooks.cli.main import main; sys.exit(main())"
 SLOW = {"torch", "numpy", "tensorboard", "lightning", "pytorch_lightning", "werkzeug", "jsonargparse", "transformers"}
 

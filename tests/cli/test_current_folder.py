@@ -13,7 +13,7 @@ from lightning_hooks.cli.main import main
 
 USER_CODE = ["fit", "match", "check", "replay"]
 SIZES = ["in_features=2", "out_features=3"]
-OTHERS = ["info", "view", "report", "diff", "baseline", "doctor", "compare"]
+OTHERS = ["explain", "info", "view", "report", "diff", "baseline", "doctor", "compare"]
 
 
 @pytest.fixture

@@ -9,6 +9,12 @@ from lightning_hooks.cli.main import main
 from lightning_hooks.explained.pages import TITLES, pages
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    """A terminal in which no line of the tests is broken."""
+    monkeypatch.setenv("COLUMNS", "110")
+
+
 def printed(capsys, *arguments):
     code = main(["explain", *arguments])
     return code, *capsys.readouterr()

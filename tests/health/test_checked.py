@@ -120,7 +120,7 @@ def test_a_reporter_writes_tells_and_acts_once(tmp_path):
         "  Next  Divide it.\n"
         "  More  lightning-hooks explain InputNotNormalised"
     ]
-    assert context.reasons == ["fc: the input has a mean of 127"] and "InputNotNormalised" in outlet.markdown
+    assert context.reasons == ["fc: the input has a mean of 127"] and "far from mean 0" in outlet.markdown
     consume(reporter, views(SICK, first=5))
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines][:2] == ["begin", "new"] and lines[1]["finding"]["rule"] == "InputNotNormalised"

@@ -25,7 +25,7 @@ def test_a_finding_is_told_once_and_is_in_the_files(tmp_path):
     (block,) = outlet.blocks
     assert block.startswith("WARNING: Huge, since step 5. a: gradient reaches 20.")
     assert outlet.lines == [f"Not healthy in 20 steps: Huge/a. Page: lightning-hooks view {tmp_path}"]
-    assert outlet.markdown.startswith("**WARNING: Huge, since step 5.")
+    assert outlet.markdown.startswith("- **WARNING: Huge, since step 5.**")
     run = read_findings(tmp_path)
     assert [each.kind for each in run.events] == ["begin", "new", "end"] and run.has_ended
     assert run.findings == reporter.diagnosis.findings and outlet.lines[0].startswith(run.summary["line"])

@@ -10,7 +10,7 @@ from website.assemble import EVIDENCE, assemble
 
 ROOT = Path(__file__).parents[2]
 OWN = sorted(ROOT.glob("website/*.md"))
-RECORDED = {"faults", "health", "trainings", "reports", "clients", "versions"}
+RECORDED = {"faults", "health", "trainings", "reports", "common_faults", "clients", "versions"}
 """The pages whose tables programs write."""
 
 
