@@ -75,7 +75,8 @@ export function listenToKeys(app, dialog) {
 }
 
 function showView(app, key) {
-  const [view] = VIEWS[Number(key)] ?? []; // The list of runs has no digit.
+  // The list of runs comes first and has no digit: 0 shows all steps of a map.
+  const [view] = (/^[1-9]$/.test(key) && VIEWS[Number(key)]) || [];
   if (!view || !app.offers(view)) return false;
   app.state.set({ view });
   return true;
