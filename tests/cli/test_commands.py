@@ -189,7 +189,9 @@ def test_ctrl_c_in_a_fit_that_lightning_ends_is_code_130(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("arguments", "code"), [(["doctor", "--follow"], 2), (["view", "--port", "0"], 0)], ids=str)
 def test_ctrl_c_ends_what_runs_until_then(tmp_path: Path, arguments: list[str], code: int) -> None:
     command, *options = arguments
-    call = [sys.executable, "-c", MAIN, command, str(tmp_path), *options]
+    # A process that a shell has started in the background ignores this signal.
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    call = [sys.executable, "-c", hears + MAIN, command, str(tmp_path), *options]
     with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         if command == "view":
