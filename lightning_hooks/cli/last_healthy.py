@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -48,9 +49,12 @@ def last_healthy(run: Path) -> Path | None:
     folder = folder_of(run).resolve()
     start = began(folder)
     beside = [each for each in folder.parent.iterdir() if each.is_dir() and each != folder and (each / FINDINGS).exists()]
-    times = {each: time for each in beside if (time := began(each)) < start}
-    for each in sorted(times, key=lambda other: -times[other]):
-        with warnings.catch_warnings():
+    times: dict[Path, float] = {}
+    for each in beside:
+        with suppress(RuleError, OSError):  # A run that cannot be read is no healthy one.
+            times[each] = began(each)
+    for each in sorted((each for each in times if times[each] < start), key=lambda other: -times[other]):
+        with suppress(RuleError, OSError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a damaged journal, which is then no healthy run
             if event_files(each) and checkup_of(each).is_healthy:
                 return run.parent / each.name if run.is_dir() else each

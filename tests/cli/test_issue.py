@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,15 @@ def test_without_a_healthy_run_before_it_says_so(tmp_path: Path, capsys: pytest.
     code, text = told(capsys, tmp_path / "a")
     assert code == 1
     assert section(text, "Changed since") == ["There is no healthy run beside this one that began before it."]
+
+
+def test_a_run_beside_it_that_cannot_be_read_is_no_healthy_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_fit(tmp_path / "a", finding(severity=Severity.CRITICAL))
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "findings.jsonl")
+    (tmp_path / "folder" / "findings.jsonl").mkdir(parents=True)
+    code, text = told(capsys, tmp_path / "a")
+    assert code == 1 and section(text, "Changed since") == ["There is no healthy run beside this one that began before it."]
 
 
 def test_the_line_of_code_of_a_flight_record_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
