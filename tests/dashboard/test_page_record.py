@@ -27,6 +27,7 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
     write_record(tmp_path, ENDED, "flight_record-2")
     with serving(tmp_path) as url, opened(browser, url) as page:
         cards = page.locator("article.finding")
+        cards.nth(1).wait_for()  # Bars stand in their place until the run is read.
         assert [each.split("\n")[:3] for each in cards.all_inner_texts()] == [
             ["Flight record", "Forward operation", "in step 12"],
             ["Flight record", "Exception", "in step 15"],
@@ -106,6 +107,7 @@ def test_a_cause_and_the_record_that_named_it_are_one_card(browser, tmp_path):
     write_record(tmp_path, ENDED, "flight_record-2")
     with serving(tmp_path) as url, opened(browser, url) as page:
         cards = page.locator("article.finding")
+        cards.nth(1).wait_for()  # Bars stand in their place until the run is read.
         assert [" ".join(each.split()) for each in page.locator("article.finding h3").all_inner_texts()] == [
             "Flight record Exception in step 15",
             "Critical FirstBadNumberForward certain since step 12",
