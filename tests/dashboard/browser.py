@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -74,6 +74,7 @@ def opened(browser, url, viewport=None, **options):
         page.set_viewport_size(viewport or {"width": 1280, "height": 800})
         page.goto(url)
         page.wait_for_selector("main > *")
+        _wait_for_bars(page)
         yield page
     except BaseException:
         tab.context.close()
@@ -84,6 +85,19 @@ def opened(browser, url, viewport=None, **options):
     outside = [each for each in requests if not each.startswith((url.partition("#")[0], "http://127.0.0.1:", "data:", "blob:"))]
     assert not errors and not outside, (errors, outside)
 
+
+def _wait_for_bars(page):
+    """Wait until no bars stand in the place of a view; not for long, as a test may hold back the answers of the server."""
+    from playwright.sync_api import Error
+
+    with suppress(Error):
+        page.wait_for_function(_LOADED, timeout=1_500)
+
+
+_LOADED = """() => {
+  const bars = [...document.querySelectorAll(".skeleton")];
+  return !bars.some((each) => each.checkVisibility({ visibilityProperty: true }));
+}"""
 
 # Whether the first heat map has drawn every cell in sight.
 DRAWN = """() => {

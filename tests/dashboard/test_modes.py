@@ -73,4 +73,4 @@ def test_the_overview_shows_the_change_and_leads_to_the_step(browser, tmp_path):
                 assert page.inner_text(".modes li") == "Step 2: 0, 1, 2 went into evaluation mode."
                 page.click(".modes button")
                 page.wait_for_selector(".bars")
-                assert "at step 2" in page.inner_text("h2")
+                page.wait_for_selector("h2:has-text('at step 2')")
