@@ -171,7 +171,7 @@ class LoggerWriter(StepConsumer):
             writes += [partial(self._write_to_board, *board, entry) for board in boards]
         else:
             writes += self._writes_of_step(view, boards)
-            entry = self._layout(view).fill(view, histograms=()) if others else None
+            entry = self._layout(view).fill(view, histograms=(), rows=()) if others else None
         if entry is not None:
             writes += [partial(self._log, logger, entry) for logger in others]
         for_each(lambda write: write(), writes)
@@ -180,7 +180,7 @@ class LoggerWriter(StepConsumer):
         """The entry of a view with its histograms that are due, and with the facts that have changed."""
         # When little of the budget is left, one step with all histograms would take what many windows need.
         if self._budget.room(_FEW) < _FEW:
-            entry = self._layout(view).fill(view, histograms=())
+            entry = self._layout(view).fill(view, histograms=(), rows=())
         else:
             entry = self._pace.fill(self._layout(view), view, self._windows.times)
         if view.facts is not None and view.facts is not self._stored_facts:

@@ -78,6 +78,7 @@ class LogEntry:
             wall_time=self.wall_time,
             table=table,
             table_values=values,
+            row_histograms=self.row_histograms,
             facts=self.facts,
             monitor=self.monitor,
             window=self.window,
@@ -85,7 +86,7 @@ class LogEntry:
 
     def without_table(self) -> LogEntry:
         """The entry with its scalars and histograms alone."""
-        return replace(self, table=(), table_values=np.empty(0), facts="", window="")
+        return replace(self, table=(), table_values=np.empty(0), row_histograms=(), facts="", window="")
 
     @property
     def scalars(self) -> dict[str, float]:
