@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.terminal import line_for
 from lightning_hooks.records.disk_budget import AUTO, DISK, DiskBudget, bytes_of, shown_size
 
 
@@ -39,8 +37,3 @@ def limit_of(callbacks: Iterable[Any]) -> int | None:
                 "one of them, or the same to both"
             )
     return given[0][1] if given else DISK
-
-
-def say_on_stderr(sentence: str) -> None:
-    """Print a sentence, for a plain loop, which has no logger."""
-    print(line_for(sentence, sys.stderr), file=sys.stderr, flush=True)

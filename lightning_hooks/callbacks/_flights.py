@@ -71,6 +71,10 @@ class Flights:
         )
         return RecordingParticipant(observer, share, self.flight)
 
+    def take(self, flight: Flight) -> None:
+        """Keep the flight of a plain loop."""
+        self.flight = flight
+
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Keep a reference to a batch that begins."""
         if self.flight is not None:

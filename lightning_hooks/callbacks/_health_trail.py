@@ -76,10 +76,7 @@ class HealthTrail:
         self.flights.flight = None
         if not _is_needed(rules, run.callbacks):
             return None
-        return RecorderPart(run, self._owner, _OPTIONS, run.folder, label, self._take, self._explain_by)
-
-    def _take(self, flight: Flight) -> None:
-        self.flights.flight = flight
+        return RecorderPart(run, self._owner, _OPTIONS, run.folder, label, self.flights.take, self._explain_by)
 
     def _record_folder(self, trainer: Trainer, run: LightningRun) -> Folder | None:
         folder = self._folder()

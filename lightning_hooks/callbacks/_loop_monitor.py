@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
-from lightning_hooks.callbacks._disk import budget_of, say_on_stderr
+from lightning_hooks.callbacks._disk import budget_of
 from lightning_hooks.callbacks._fit_report import FitReport, file_of_report
 from lightning_hooks.callbacks._loggers import has_layers
 from lightning_hooks.callbacks._loop_writer import LoopWriter
@@ -81,7 +81,7 @@ class MonitorPart(LoopPart):
         refuse_other_stages(options.stages, f"{label}stages")
         _refuse_other_loggers(owner.loggers, f"{label}loggers")
         self._run: LoopRun | None = run
-        run.disk = run.disk or budget_of(run.callbacks, say_on_stderr)
+        run.disk = run.disk or budget_of(run.callbacks, _say)
         # A loop has no loggers that keep files, so a report is made only if the user has asked for it.
         self._board, self._report = run.board_of(owner), options.report or None
         # Who is told of findings in the terminal is told there what is watched, too.
@@ -167,6 +167,11 @@ class MonitorPart(LoopPart):
         if board is not None and self._report is not None and error is None:
             board.remove()  # Close the event file, so that the report is made of all of it.
             FitReport(board.folder, file_of_report(self._report, board.folder), (), is_asked=True).leave()
+
+
+def _say(sentence: str) -> None:
+    """Print a sentence: a plain loop has no logger."""
+    print_in_loop(partial(line_for, sentence))
 
 
 def _earlier(run: LoopRun) -> Earlier:

@@ -85,10 +85,7 @@ class Recording(Job["FlightRecorder", Plan]):
         given = self.owner.logdir
         folder = run.folder if given is None else Path(given).expanduser().resolve()
         tell = partial(tell_in_loop, tuple(run.callbacks))
-        return RecorderPart(run, type(self.owner).__name__, self._options, folder, self.label, self._take_flight, tell)
-
-    def _take_flight(self, flight: Flight) -> None:
-        self._flights.flight = flight
+        return RecorderPart(run, type(self.owner).__name__, self._options, folder, self.label, self._flights.take, tell)
 
     @override
     def begin_batch(self, batch: Any, batch_idx: int) -> None:

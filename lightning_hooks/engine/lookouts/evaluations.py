@@ -48,9 +48,10 @@ class EvaluationsLookout(Lookout):
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
-        # How often in a row each module was called without gradients; the modules that were called so often, and those in
-        # evaluation mode that drop elements, each with the line of a call.
+        # For each module that was called with gradients, this counts its calls without gradients in a row since then.
         self._trained: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        # The keys are the modules that are told. The values are the lines of calls: of evaluations in training mode, and of
+        # dropouts in evaluation mode.
         self._found: WeakKeyDictionary[nn.Module, Line | None] = WeakKeyDictionary()
         self._dropouts: WeakKeyDictionary[nn.Module, Line | None] = WeakKeyDictionary()
         self._looked = 0
