@@ -18,8 +18,9 @@ from lightning_hooks.callbacks._checks import (
     refuse_empty_loaders,
     refuse_for_strategy,
 )
+from lightning_hooks.callbacks._chosen_loggers import logger_writer
 from lightning_hooks.callbacks._job import Job
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._loop_capture import CapturePart, capture_folder
 from lightning_hooks.callbacks._loop_writer import board_writer
 from lightning_hooks.callbacks._trainer import current_step, remembered, sample_indices

@@ -12,8 +12,9 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting
+from lightning_hooks.callbacks._chosen_loggers import logger_writer
 from lightning_hooks.callbacks._job import Job
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._loop_writer import board_writer
 from lightning_hooks.callbacks._trainer import deferred, is_alone, is_log_step, is_under_way, loss_scale
 from lightning_hooks.engine.assembly import Contribution

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
+from lightning_hooks.callbacks._chosen_loggers import has_layers
 from lightning_hooks.callbacks._disk import budget_of
 from lightning_hooks.callbacks._fit_report import FitReport, file_of_report
-from lightning_hooks.callbacks._loggers import has_layers
 from lightning_hooks.callbacks._loop_writer import LoopWriter
 from lightning_hooks.callbacks._monitor_plans import resolve_stages
 from lightning_hooks.callbacks._monitor_run import MonitorRun, check_written

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._chosen_loggers import logger_writer
+from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._start_line import page_lines, start_line, watched_text

@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import check_options, options_repr
+from lightning_hooks.callbacks._chosen_loggers import as_loggers
 from lightning_hooks.callbacks._diagnosing import Diagnosing
 from lightning_hooks.callbacks._first_batch import FirstBatch
-from lightning_hooks.callbacks._loggers import as_loggers
 from lightning_hooks.callbacks._replicas import compare_replicas
 from lightning_hooks.callbacks._run import run_of
 from lightning_hooks.callbacks._trainer import batch_number, in_fit

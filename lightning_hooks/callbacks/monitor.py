@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import check_options, options_repr, refuse_idle_stages
-from lightning_hooks.callbacks._loggers import as_loggers
+from lightning_hooks.callbacks._chosen_loggers import as_loggers
 from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
