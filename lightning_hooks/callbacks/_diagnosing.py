@@ -35,7 +35,7 @@ from lightning_hooks.engine.lookouts import lookouts_of
 from lightning_hooks.engine.lookouts.found_schedules import found_schedules
 from lightning_hooks.engine.lookouts.saved_seam import Seam, seam_of
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
-from lightning_hooks.engine.participants.lookout import Lookout, lookouts_in
+from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
@@ -213,10 +213,11 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         self._trail.flights.begin_batch(batch, batch_idx)
         if self.run is None:
             return
-        for lookout in lookouts_in(self.run.hook_manager.active):
-            lookout.saw_batch(batch)
+        acting = self.run.hook_manager.acting
+        for participant in acting.does["saw_batch"]:
+            participant.saw_batch(batch)
         producer = self.run.producers.get("train")
-        if producer is not None and self.run.hook_manager.acts(producer.observer):
+        if producer is not None and producer.observer in acting.members:
             producer.observer.note_batch(each for tensor in tensors_of(batch) if (each := _readable(tensor)) is not None)
 
     @override

@@ -24,8 +24,6 @@ from lightning_hooks.callbacks._trainer import (
     warn_if_replaced,
 )
 from lightning_hooks.engine.assembly import Assembled, Assembly, Contribution, assemble
-from lightning_hooks.engine.participants.lookout import lookouts_in
-from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.watching.producer import Producer
 
 if TYPE_CHECKING:
@@ -156,29 +154,29 @@ def before_backward(run: LightningRun, trainer: Trainer, pl_module: LightningMod
     scale = loss_scale(trainer)
     if scale is not None:
         hook_manager.scaled_by(scale)
-    for lookout in lookouts_in(hook_manager.active):
-        lookout.saw_loss(loss)
+    acting = hook_manager.acting
+    for participant in acting.does["saw_loss"]:
+        participant.saw_loss(loss)
     producer = run.producers.get("train")
-    if producer is not None and hook_manager.acts(producer.observer):
+    if producer is not None and producer.observer in acting.members:
         producer.observer.note_loss(loss, loss_divisor(trainer, pl_module))
-        for participant, _ in hook_manager.active:
-            if isinstance(participant, RecordingParticipant):
-                participant.look_at_loss()
+        for participant in acting.does["look_at_loss"]:
+            participant.look_at_loss()
 
 
 def before_optimizer_step(run: LightningRun, callback: HooksCallback, optimizer: Optimizer) -> None:
     """Let the participants of a callback read or change gradients, and note the facts of the optimizers."""
-    if not run.hook_manager.switch.is_on:
+    hook_manager = run.hook_manager
+    if not hook_manager.switch.is_on:
         return
     producer = run.producers.get("train")
-    if producer is not None and run.hook_manager.acts(producer.observer) and not producer.is_between:
+    if producer is not None and hook_manager.acts(producer.observer) and not producer.is_between:
         with producer.guard():
             run.facts.note()
-    for participant in callback._participants:
-        run.hook_manager.before_step(participant, optimizer)
+    hook_manager.before_step(callback._participants, optimizer)
     # The observer has no turn of its own. It copies the parameters when all callbacks have had theirs.
     if producer is not None and run.ends_with(callback):
-        run.hook_manager.before_step(producer.observer, optimizer)
+        hook_manager.before_step((producer.observer,), optimizer)
 
 
 def end_batch(run: LightningRun, trainer: Trainer) -> None:

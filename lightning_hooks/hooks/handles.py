@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Final, Protocol, TypeVar
 
+from torch.utils.hooks import RemovableHandle
+
 from lightning_hooks.hooks.untraced import untraced
 
 T = TypeVar("T")
@@ -83,6 +85,8 @@ class Handles:
 
     def close(self) -> None:
         """Remove every handle, also if one of them raises; then raise the first error."""
+        if not self._kept:
+            return
         failed: BaseException | None = None
         interrupted: list[Removable] = []
         # Drop each handle after its removal, so that after a second Ctrl-C the next call continues.
@@ -102,6 +106,40 @@ class Handles:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+class FirstHandles:
+    """The first handles of hooks that are registered again and again under them. They are removed together.
+
+    They refer to modules and hooks weakly, as every handle must: what removes hooks is not to keep a model alive.
+    """
+
+    __slots__ = ("_handles",)
+
+    def __init__(self) -> None:
+        self._handles: list[RemovableHandle] = []
+
+    def replace(self, old: RemovableHandle | None, new: RemovableHandle) -> None:
+        """Keep a handle, in place of one whose hook is no longer registered under it."""
+        if old is not None:
+            self._handles.remove(old)
+        self._handles.append(new)
+
+    def remove(self) -> None:
+        """Remove the hooks, also if Ctrl-C arrives meanwhile; a second call does nothing."""
+        failed: BaseException | None = None
+        for handle in self._handles:
+            # This does what `handle.remove()` does, without a call for each hook.
+            try:
+                for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+                    hooks = reference()
+                    if hooks is not None and handle.id in hooks:
+                        del hooks[handle.id]
+            except BaseException as error:
+                handle.remove()
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
 
 class _Pending:

@@ -1,6 +1,6 @@
 """The hooks on the modules of a model for steps of one kind: created once, registered and removed at every batch.
 
-There may be thousands of hooks, so only the module and the hook object are kept for each.
+There may be thousands of hooks, so they are registered again and removed in one loop, without a call for each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from lightning_hooks.hooks.action import Action, ModuleActions, by_module
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, WholeHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
-from lightning_hooks.hooks.handles import Handles, Removable
+from lightning_hooks.hooks.handles import FirstHandles, Handles
 from lightning_hooks.hooks.plain import IS_BUILT, GradReader, PlainHook, PlainPreHook, choose_tensor_hooks, fall_back
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 
@@ -33,8 +33,8 @@ class ModuleHooks:
     Example:
         >>> layer, outputs, handles = nn.Linear(1, 1), [], Handles()
         >>> hooks = ModuleHooks([Action(layer, "output", outputs.append)], set(), HookSwitch(), Handles())
-        >>> hooks.register(handles); len(layer._forward_hooks), len(handles)
-        (1, 1)
+        >>> hooks.register(handles); len(layer._forward_hooks)
+        1
         >>> handles.close(); len(layer._forward_hooks)
         0
     """
@@ -44,6 +44,7 @@ class ModuleHooks:
         gradients = OutputGradients(step_handles)
         fallback = partial(fall_back, gradients, switch)
         self._hooks: list[_Hook] = []
+        self._handles = FirstHandles()
         for at_module in by_module(actions, called):
             # Hold modules by weak references: the finalizer of the hook manager must not keep the model alive.
             module = ref(at_module.module)
@@ -51,90 +52,73 @@ class ModuleHooks:
             if at_module.acts_before or not is_plain:
                 hooks = EagerHooks(at_module, switch, step_handles, gradients)
                 self._hooks += [_pre_hook(module, hooks)] if at_module.acts_before else []
-                self._hooks += [] if is_plain else [_Hook(module, ForwardHook(hooks))]
+                self._hooks += [] if is_plain else [_Hook(module, ForwardHook(hooks), with_kwargs=True)]
             if is_plain:
                 self._hooks += [_plain_hook(module, hook) for hook in _plain(at_module, switch, fallback)]
 
     def register(self, handles: Handles) -> None:
         """Register the hooks; closing `handles` removes them."""
+        # Keep the handles before registering the hooks: if Ctrl-C arrives in between, close() still removes them.
+        handles.keep(self._handles)
         for hook in self._hooks:
-            hook.register(handles)
+            handle = hook.handle
+            hooks = None if handle is None else handle.hooks_dict_ref()
+            if handle is None or hooks is None or (hook.extras and not hook.note_options(handle.id)):
+                hook.register(handles, self._handles)
+            else:
+                hooks[handle.id] = hook.hook
 
 
 class _Hook:
-    """A hook with keyword arguments of one module."""
+    """A hook of one module. It is registered again under its first handle, which is ten times as fast as a new handle.
 
-    __slots__ = ("hook", "module")
+    Args:
+        module: the module.
+        hook: the hook.
+        with_kwargs: whether the hook gets the keyword arguments of calls.
 
-    def __init__(self, module: ReferenceType[nn.Module], hook: Callable[..., Any]) -> None:
+    Attributes:
+        handle: the first handle; None before, and if the module returns handles of another class.
+        extras: the dictionaries in which torch notes the options of the hook under the number of the handle.
+    """
+
+    __slots__ = ("extras", "handle", "hook", "module", "with_kwargs")
+
+    def __init__(self, module: ReferenceType[nn.Module], hook: Callable[..., Any], *, with_kwargs: bool = False) -> None:
         self.module = module
         self.hook = hook
+        self.with_kwargs = with_kwargs
+        self.handle: RemovableHandle | None = None
+        self.extras: Sequence[ReferenceType[Any]] = ()
 
-    def register(self, handles: Handles) -> None:
+    def register(self, handles: Handles, first: FirstHandles) -> None:
+        """Register the hook, for the first time or because the module has another dictionary of hooks, as after a deepcopy."""
         module = self.module()
-        if module is not None:
-            register = module.register_forward_pre_hook if isinstance(self.hook, PreHook) else module.register_forward_hook
-            handles.register(register, self.hook, with_kwargs=True)
-
-
-class _PlainHook(_Hook):
-    """A plain hook of one module. It is registered again under its first handle, which is ten times as fast as a new handle."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, module: ReferenceType[nn.Module], hook: PlainHook | PreHook) -> None:
-        super().__init__(module, hook)
-        self.handle: Removable | None = None
-
-    def register(self, handles: Handles) -> None:
-        if type(self.handle) is RemovableHandle and self._restore(self.handle, handles):
+        if module is None:
             return
-        module = self.module()
-        if module is not None:
-            # Register normally on first use, and again if the module's hook dictionary was replaced (for example by deepcopy).
-            self.handle = self._register(module, handles)
+        register = module.register_forward_pre_hook if isinstance(self.hook, PreHook) else module.register_forward_hook
+        handle = handles.register(register, self.hook, with_kwargs=self.with_kwargs)
+        if type(handle) is RemovableHandle:
+            first.replace(self.handle, handle)
+            self.extras = [extra for extra in handle.extra_dict_ref if handle.id in (extra() or ())]
+            self.handle = handle
 
-    def _restore(self, handle: RemovableHandle, handles: Handles) -> bool:
-        """Put the hook back where its first handle had put it. Returns False if the module has another dictionary now."""
-        hooks = handle.hooks_dict_ref()
-        if hooks is None:
+    def note_options(self, number: int) -> bool:
+        """Note the options under the number of the handle. Returns False if the module has other dictionaries now."""
+        extras: list[Any] = [extra() for extra in self.extras]
+        if None in extras:
             return False
-        # Keep the handle before registering the hook: if Ctrl-C arrives in between, close() still removes it.
-        handles.keep(handle)
-        hooks[handle.id] = self.hook
+        for options in extras:
+            options[number] = True
         return True
-
-    def _register(self, module: nn.Module, handles: Handles) -> Removable:
-        handle: Removable = handles.register(module.register_forward_hook, self.hook)
-        return handle
-
-
-class _PlainPreHook(_PlainHook):
-    """A plain pre-hook of one module. Torch keeps a second dictionary of the pre-hooks that get keyword arguments."""
-
-    __slots__ = ()
-
-    def _restore(self, handle: RemovableHandle, handles: Handles) -> bool:
-        hooks, with_kwargs = handle.hooks_dict_ref(), [extra() for extra in handle.extra_dict_ref]
-        if hooks is None or len(with_kwargs) != 1 or with_kwargs[0] is None:
-            return False
-        handles.keep(handle)
-        with_kwargs[0][handle.id] = True
-        hooks[handle.id] = self.hook
-        return True
-
-    def _register(self, module: nn.Module, handles: Handles) -> Removable:
-        handle: Removable = handles.register(module.register_forward_pre_hook, self.hook, with_kwargs=True)
-        return handle
 
 
 def _pre_hook(module: ReferenceType[nn.Module], hooks: EagerHooks) -> _Hook:
-    is_plain = hooks.actions.only_reads_input
-    return _PlainPreHook(module, PlainPreHook(hooks)) if is_plain else _Hook(module, PreHook(hooks))
+    return _Hook(module, PlainPreHook(hooks) if hooks.actions.only_reads_input else PreHook(hooks), with_kwargs=True)
 
 
 def _plain_hook(module: ReferenceType[nn.Module], hook: PlainHook | WholeHook) -> _Hook:
-    return _Hook(module, hook) if isinstance(hook, WholeHook) else _PlainHook(module, hook)
+    return _Hook(module, hook, with_kwargs=isinstance(hook, WholeHook))
 
 
 def _plain(actions: ModuleActions, switch: HookSwitch, fallback: Callable[..., Any]) -> list[PlainHook | WholeHook]:

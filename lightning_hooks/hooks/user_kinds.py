@@ -7,7 +7,7 @@ forbids in-place operations on its inputs and outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from lightning_hooks.hooks.gradients import unfrozen
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.switch import HookSwitch
 from lightning_hooks.tensor_kinds import without_subclass
+
+OptimizerHook: TypeAlias = Callable[..., Any]
+"""A hook around the steps of optimizers, from `optimizer_hook`."""
 
 
 class _Switched(OurHook):
@@ -73,18 +76,22 @@ def register_post_accumulate(
         handles.register(parameter.register_post_accumulate_grad_hook, _Switched(run, switch))
 
 
-def register_optimizer(
-    optimizer: Optimizer, run: Callable[..., Any], switch: HookSwitch | None, handles: Handles, *, before: bool
-) -> None:
-    """Register a hook `(optimizer, args, kwargs)` before or after the optimizer's step.
+def optimizer_hook(run: Callable[..., Any], switch: HookSwitch | None) -> OptimizerHook:
+    """A hook around the steps of optimizers. It is not compiled with a compiled step: the compiler calls it outside the graph.
 
-    A hook before the step may return new `(args, kwargs)`. Without a switch the hook runs at every step. It is not compiled
-    with a compiled step: the compiler calls it outside the graph.
+    Args:
+        run: called as `(optimizer, args, kwargs)`. Before a step it may return new `(args, kwargs)`.
+        switch: the switch that the hook reads; without a switch the hook runs at every step.
+    """
+    return _Switched(torch.compiler.disable(run), switch)
+
+
+def register_optimizer(optimizer: Optimizer, hook: OptimizerHook, handles: Handles, *, before: bool) -> None:
+    """Register a hook, which `optimizer_hook` has created, before or after the steps of an optimizer.
 
     Raises:
         UnsupportedError: the optimizer has no hooks around its step; Lightning accepts any object with a method `step`.
     """
-    hook = _Switched(torch.compiler.disable(run), switch)
     try:
         handles.register(optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook, hook)
     except AttributeError as error:

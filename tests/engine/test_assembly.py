@@ -72,8 +72,7 @@ class Loop:
             manager.begin_batch(step)
             self.optimizer.zero_grad()
             self.model(torch.ones(2, 3)).sum().backward()
-            for participant in [*self.participants, producer.observer]:
-                manager.before_step(participant, self.optimizer)
+            manager.before_step([*self.participants, producer.observer], self.optimizer)
             for phase in ("final", "before_update"):
                 manager.phase(phase, self.optimizer)
             self.optimizer.step()

@@ -15,6 +15,7 @@ from torch import nn
 from lightning_hooks import assert_no_hooks
 from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 from lightning_hooks.hooks.user_kinds import (
+    optimizer_hook,
     register_backward,
     register_first,
     register_optimizer,
@@ -103,7 +104,8 @@ def post_accumulate(model: nn.Module, optimizer: Any, handles: Handles) -> Calla
 
 
 def of_optimizer(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
-    return lambda: [register_optimizer(optimizer, ignore, None, handles, before=before) for before in (True, False)] and None
+    hook = optimizer_hook(ignore, None)
+    return lambda: [register_optimizer(optimizer, hook, handles, before=before) for before in (True, False)] and None
 
 
 def saved(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:

@@ -116,6 +116,18 @@ class Participant:
     def begin_batch(self) -> None:
         """Called when a batch of a step begins in which the participant acts; perhaps several times for one batch."""
 
+    def saw_batch(self, batch: Any) -> None:
+        """Called with each batch of a step in which it acts, by drivers that know the batches: not in a plain loop."""
+
+    def saw_loss(self, loss: Tensor) -> None:
+        """Called with the loss and its graph before its backward, in a step in which it acts.
+
+        A Trainer gives it as it is differentiated, divided for an accumulation and multiplied by a loss scale.
+        """
+
+    def look_at_loss(self) -> None:
+        """Called when the loss is measured, before its backward."""
+
     def end_step(self) -> None:
         """Called when a step has ended in which the participant acted."""
 
@@ -164,6 +176,7 @@ class PhaseMemo:
     """What participants share in the phases of one optimizer's step.
 
     Args:
+        has_begun: whether the phase `before_step` was run, for whichever participant.
         acted: the participants whose `before_step` was called.
         waiting: the participants whose `before_update` is called right after their `before_step`, in the closure of the step.
         skipped: whether a transform skips the step: the optimizer is called without gradients.
@@ -171,6 +184,7 @@ class PhaseMemo:
         scale: the loss scale by which the gradients are still multiplied; None if they are unscaled.
     """
 
+    has_begun: bool = False
     acted: list[Participant] = field(default_factory=list)
     waiting: list[Participant] = field(default_factory=list)
     skipped: bool = False

@@ -8,7 +8,7 @@ closure, in which Lightning runs the training step, `before_update` follows `bef
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakMethod
 
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from lightning_hooks import rules
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.hooks import Handles, HookSwitch
-from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
+from lightning_hooks.hooks.user_kinds import OptimizerHook, closure_of, optimizer_hook, register_optimizer
 
 
 class ParamTensor(NamedTuple):
@@ -86,17 +86,38 @@ RunPhase: TypeAlias = Callable[[str, Optimizer, bool], None]
 """Runs a phase, given its name, the optimizer, and whether a closure is still to run in the optimizer's step."""
 
 
-def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], switch: HookSwitch, handles: Handles) -> None:
-    """Register hooks that run `before_update` and `after_update` around an optimizer's step.
+class UpdateHooks:
+    """The hooks that run `before_update` and `after_update` around the steps of optimizers: created once, as late as possible.
 
     Args:
         run: runs a phase; the hooks do nothing once the hook manager is garbage-collected.
+        switch: the switch that the hooks read.
     """
 
-    def run_phase(name: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        alive = run()
-        if alive is not None:
-            alive(name, optimizer, closure_of(args, kwargs) is not None)
+    def __init__(self, run: WeakMethod[RunPhase], switch: HookSwitch) -> None:
+        self._run = run
+        self._switch = switch
 
-    for name, before in (("before_update", True), ("after_update", False)):
-        register_optimizer(optimizer, partial(run_phase, name), switch, handles, before=before)
+    @cached_property
+    def _hooks(self) -> tuple[OptimizerHook, OptimizerHook]:
+        return self._hook("before_update"), self._hook("after_update")
+
+    def _hook(self, name: str) -> OptimizerHook:
+        run = self._run
+
+        def run_phase(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            alive = run()
+            if alive is not None:
+                alive(name, optimizer, closure_of(args, kwargs) is not None)
+
+        return optimizer_hook(run_phase, self._switch)
+
+    def register(self, optimizer: Optimizer, handles: Handles) -> None:
+        """Register the hooks on an optimizer; closing `handles` removes them.
+
+        Raises:
+            UnsupportedError: the optimizer has no hooks around its step.
+        """
+        before, after = self._hooks
+        register_optimizer(optimizer, before, handles, before=True)
+        register_optimizer(optimizer, after, handles, before=False)

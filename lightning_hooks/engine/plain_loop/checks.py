@@ -16,7 +16,7 @@ from lightning_hooks.engine.plain_loop.wrappers import unwrapped_optimizer
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 from lightning_hooks.hooks import Handles
 from lightning_hooks.hooks.switch import COUNTED
-from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
+from lightning_hooks.hooks.user_kinds import closure_of, optimizer_hook, register_optimizer
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 
 
@@ -90,7 +90,7 @@ def refuse_foreign(model: nn.Module, optimizers: Sequence[Any]) -> None:
 
 def register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, *, before: bool) -> None:
     try:
-        register_optimizer(optimizer, run, None, handles, before=before)
+        register_optimizer(optimizer, optimizer_hook(run, None), handles, before=before)
     except UnsupportedError as error:
         inside = getattr(optimizer, "optimizer", None)
         named = f"give its attribute optimizer ({type(inside).__name__}), if that makes the whole update, or "

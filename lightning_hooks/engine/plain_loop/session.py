@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.assembly import TRAIN, Assembly, assemble
 from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.engine.participants.facts import ModelFacts
-from lightning_hooks.engine.participants.lookout import lookouts_in
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.checks import (
     AllParameters,
@@ -30,7 +29,6 @@ from lightning_hooks.engine.plain_loop.part import InLoop, LoopPart
 from lightning_hooks.engine.plain_loop.run import Folder, LoopRun
 from lightning_hooks.engine.plain_loop.steps import LoopSteps
 from lightning_hooks.engine.plain_loop.wrappers import unwrapped_model
-from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.records.step_view import StepView
@@ -251,8 +249,7 @@ class Instrument:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._producer is not None:
             parameters = cast(Optimizer, AllParameters(run.model))
-            for participant in self._participants:
-                run.hook_manager.before_step(participant, parameters)
+            run.hook_manager.before_step(self._participants, parameters)
         self._steps.end()
 
     def note_loss(self, loss: Tensor) -> None:
@@ -288,15 +285,14 @@ class Instrument:
         return self._run is not None and self._run.hook_manager.switch.is_on
 
     def _show_loss(self, loss: Tensor) -> None:
-        for lookout in lookouts_in(() if self._run is None else self._run.hook_manager.active):
-            lookout.saw_loss(loss)
+        for participant in () if self._run is None else self._run.hook_manager.acting.does["saw_loss"]:
+            participant.saw_loss(loss)
 
     def _measure_loss(self, loss: Tensor) -> None:
         if self._producer is not None:
             self._producer.observer.note_loss(loss)
             for participant in self._participants:
-                if isinstance(participant, RecordingParticipant):
-                    participant.look_at_loss()
+                participant.look_at_loss()
 
     def suspend(self) -> None:
         """Remove all hooks until `resume()`, for a trainer that knows where its steps begin and end."""

@@ -145,8 +145,7 @@ class LoopSteps:
         self._look_up_replaced(optimizer)
         if self._noted is None and self._facts is not None and self._reads_facts:
             self._noted = self._facts.of_step()
-        for participant in self._hook_manager.participants:
-            self._hook_manager.before_step(participant, optimizer)
+        self._hook_manager.before_step(self._hook_manager.participants, optimizer)
         self._hook_manager.phase("final", optimizer)
         self._hook_manager.phase("before_update", optimizer)
 

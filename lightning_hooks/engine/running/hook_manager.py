@@ -8,8 +8,8 @@ step; `end_batch` turns the switch off and removes the hooks, so that a copy of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.overhead import Account, Meter
 from lightning_hooks.engine.participants.participant import Active, Participant
+from lightning_hooks.engine.running.acting import Acting, defines
 from lightning_hooks.engine.running.installed_hooks import InstalledHooks, InstallFinal
 from lightning_hooks.engine.running.optimizer_phases import OptimizerPhases
 from lightning_hooks.engine.running.pauses import Pauses
@@ -68,6 +69,9 @@ class HookManager:
         self._reads_final = False
         self._announced = False
         self._steps: defaultdict[str, StageStep] = defaultdict(StageStep)  # by stage
+        # Kinds of steps alternate, so that those of the last steps are kept.
+        self._acting_of = lru_cache(maxsize=32)(Acting)
+        self._costed: list[Participant] = []  # the participants whom `note_cost` concerns
         self._phases = OptimizerPhases()
         self._pauses = Pauses()
 
@@ -79,12 +83,18 @@ class HookManager:
     @property
     def idle(self) -> bool:
         """Whether a step of training is under way in which no participant acts."""
-        return self.step is not None and not self._steps[TRAIN].active
+        step = self._steps[TRAIN]
+        return step.number is not None and not step.acting.active
+
+    @property
+    def acting(self) -> Acting:
+        """The participants that act in the step of the current stage, by what they do."""
+        return self._steps[self.stage].acting
 
     @property
     def active(self) -> Active:
         """The participants that act in the step of the current stage, each with its key."""
-        return self._steps[self.stage].active
+        return self.acting.active
 
     @property
     def called(self) -> set[int]:
@@ -93,11 +103,12 @@ class HookManager:
 
     def acts(self, participant: Participant) -> bool:
         """Whether a participant acts in the step of the current stage."""
-        return id(participant) in self._steps[self.stage].acting
+        return participant in self._steps[self.stage].acting.members
 
     def join(self, participant: Participant) -> None:
         """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""
         self.participants = [*self.participants, participant]
+        self._costed = [each for each in self.participants if defines(each, "note_cost")]
         self._installed.discard()
         self._reads_final = self._reads_final or participant.reads_final
         participant.account = Account(self.meter)
@@ -110,6 +121,8 @@ class HookManager:
         """Remove a participant, between batches; when the last one leaves, close the hook manager."""
         participant.left()
         self.participants = [each for each in self.participants if each is not participant]
+        self._costed = [each for each in self._costed if each is not participant]
+        self._acting_of.cache_clear()
         for step in self._steps.values():
             step.drop(participant)
         if not self.participants:
@@ -141,16 +154,20 @@ class HookManager:
         self.stage = stage
         self._announced = announced
         self.switch.awaits_loss = announced and stage == TRAIN and not self.switch.in_loss
-        if self._steps[stage].number != step:
-            self._begin_step(step, stage, reporting)
+        current = self._steps[stage]
+        begins = current.number != step
+        if begins:
+            self._ask_who_acts(step, stage)
         # If no participant acts, return without timing the call. If few steps are watched, most steps end here.
-        if not self.active:
+        if not current.acting.active:
             if self._installed.active is not None:
                 self._installed.remove()
             self._installed.compiled_unchecked = True
             return
         with self._common_account:
-            for participant, _ in self.active:
+            if begins:
+                current.tell_begin(stage, self.participants, reporting)
+            for participant in current.acting.does["begin_batch"]:
                 participant.begin_batch()
             self._turn_on()
 
@@ -170,21 +187,21 @@ class HookManager:
         self.switch.turn_off()
         self._pauses.end_batch()
         step = self._steps[stage]
-        active = step.end()
+        acting = step.end()
         if stage == TRAIN:
             self._phases.forget()
-        if not active:
+        if not acting.active:
             return
         with self._common_account:
             if stage == TRAIN:
-                self.refresh.note(active, step.called)
+                self.refresh.note(acting.hooked, step.called)
             self._installed.end_step()
-            for participant, _ in active:
+            for participant in acting.does["end_step"]:
                 participant.end_step()
         self._installed.refuse_traced()
         # A module that was not called may have been replaced or compiled within the batch: look up all targets at the next
         # step.
-        if self.uncalled.warn(active, step.called, left_out=self.switch.left_out):
+        if self.uncalled.warn(acting.hooked, step.called, left_out=self.switch.left_out):
             self.refresh.requested = True
 
     def refresh_in_batch(self) -> None:
@@ -225,18 +242,20 @@ class HookManager:
         participants, self.participants = self.participants, []
         for participant in participants:
             participant.left()
+        self._costed = []
+        self._acting_of.cache_clear()
         self._phases.forget()
         self.refresh.forget()
         self.uncalled.forget()
         self._steps.clear()
 
-    def before_step(self, participant: Participant, optimizer: Optimizer) -> None:
-        """Run `before_step` of one participant, if it acts in this step.
+    def before_step(self, participants: Iterable[Participant], optimizer: Optimizer) -> None:
+        """Run `before_step` of those of some participants that act in this step.
 
-        Called for each participant separately, because callbacks of other packages may stand between ours.
+        Called for those of each callback separately, because callbacks of other packages may stand between ours.
         """
-        if self.switch.is_on and self.acts(participant):
-            self._phases.before_step(self.active, participant, optimizer)
+        if self.switch.is_on:
+            self._phases.before_step(self.acting, participants, optimizer)
 
     def phase(self, name: str, optimizer: Optimizer, has_closure: bool = False) -> None:
         """Run `final`, `before_update` or `after_update` of every participant that acts in this step.
@@ -245,7 +264,7 @@ class HookManager:
         closure, right after `before_step`.
         """
         if self.switch.is_on:
-            self._phases.run(self.active, name, optimizer, has_closure)
+            self._phases.run(self.acting, name, optimizer, has_closure)
 
     def backward_begins(self) -> None:
         """Called by the training loop before the backward of the loss."""
@@ -268,7 +287,7 @@ class HookManager:
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants in this step, tag to value. Call it once per step."""
         out: dict[str, float] = {}
-        for participant, _ in self.active:
+        for participant in self.acting.does["take_reports"]:
             for tag, value in participant.take_reports().items():
                 # Participants share a tag only for counts, so add the values.
                 out[tag] = out.get(tag, 0.0) + value
@@ -278,22 +297,18 @@ class HookManager:
     def _common_account(self) -> Account:
         return self.meter.common if self.stage == TRAIN else self.meter.aside
 
-    def _begin_step(self, number: int, stage: str, reporting: bool) -> None:
+    def _ask_who_acts(self, number: int, stage: str) -> None:
         if stage == TRAIN:
             self._note_costs()
             self._phases.forget()
         if self.refresh.requested:
             with self._common_account:
                 self._refresh()
-        step = self._steps[stage]
-        step.begin(number, stage, self.participants)
-        if step.active:
-            with self._common_account:
-                step.tell_begin(stage, self.participants, reporting)
+        self._steps[stage].begin(number, stage, self.participants, self._acting_of)
 
     def _note_costs(self) -> None:
         wall, common = self.meter.next_step(), self.meter.common.take()
-        for participant in self.participants:
+        for participant in self._costed:
             participant.note_cost(participant.account.take(), common, wall)
 
     def _refresh(self) -> None:
@@ -310,7 +325,8 @@ class HookManager:
 
     def _turn_on(self) -> None:
         """Install the hooks of the current step and turn them on; do nothing if no participant acts."""
-        if self.active:
+        step = self._steps[self.stage]
+        if step.acting.active:
             install_final = self._install_final if self._reads_final else None
-            self._installed.install(self.active, self.called, self.participants, install_final)
+            self._installed.install(step.acting, step.called, self.participants, install_final)
             self._installed.turn_on(self._announced and self.stage == TRAIN)

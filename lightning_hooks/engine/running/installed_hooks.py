@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.participants.actions import in_order
 from lightning_hooks.engine.participants.compiled import CompiledHooks, refuse_compiled, refuse_traced
 from lightning_hooks.engine.participants.participant import Active, Participant
-from lightning_hooks.engine.participants.phases import RunPhase, hook_updates
+from lightning_hooks.engine.participants.phases import RunPhase, UpdateHooks
+from lightning_hooks.engine.running.acting import Acting
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import (
     Action,
@@ -46,24 +47,24 @@ _CACHED: Final = 4
 
 
 class _StepHooks(NamedTuple):
-    """The hooks that steps of one kind need. They are cached, because creating them takes longer than registering them.
+    """The hooks that steps of some kinds need. They are cached, because creating them takes longer than registering them.
 
     Args:
-        active: the participants that act in a step of this kind.
+        hooked: the participants that decide which hooks there are, each with its key.
         called: takes the ids of the modules that are called.
         hooks: the hooks on modules outside compiled code.
         inside: the actions at modules inside compiled code.
         at_parameters: the hooks on gradients of parameters.
     """
 
-    active: Active
+    hooked: Active
     called: set[int]
     hooks: ModuleHooks
     inside: list[Action]
     at_parameters: GradHooks
 
-    def is_for(self, active: Active, called: set[int]) -> bool:
-        return self.active == active and self.called is called
+    def is_for(self, acting: Acting, called: set[int]) -> bool:
+        return self.hooked == acting.hooked and self.called is called
 
 
 class InstalledHooks:
@@ -96,6 +97,7 @@ class InstalledHooks:
         self._switch = switch
         self._optimizers = optimizers
         self._phase = WeakMethod(phase)
+        self._updates = UpdateHooks(self._phase, switch)
         self._hook_handles = Handles()
         self._step_handles = Handles()
         self._room = StackRoom(model)
@@ -110,17 +112,18 @@ class InstalledHooks:
         finalizer.atexit = False
 
     def install(
-        self, active: Active, called: set[int], participants: Sequence[Participant], install_final: InstallFinal | None
+        self, acting: Acting, called: set[int], participants: Sequence[Participant], install_final: InstallFinal | None
     ) -> None:
         """Install the hooks of a step, in place of those of another step.
 
         Args:
-            active: the participants that act in the step.
+            acting: the participants that act in the step.
             called: takes the ids of the modules that are called.
             participants: all participants, also those that act in other steps: hooks inside compiled code serve all of them.
             install_final: None if no participant acts in the phase `final`.
         """
-        if self.active is not None and self._cached and self._cached[0].is_for(active, called):
+        active = acting.active
+        if self.active == active and self._cached and self._cached[0].is_for(acting, called):
             return
         self.remove()
         self._traces = traces.count()
@@ -130,45 +133,44 @@ class InstalledHooks:
         # have compiled a module since the fit began, for example in on_train_start.
         if self.compiled_unchecked or not self._cached:
             self.check_compiled(participants)
-        self._use(active, called)
+        self._use(acting, called)
         self._room.make(self._hook_handles)
         self._cached[0].hooks.register(self._hook_handles)
-        for participant, key in active:
+        for participant, key in acting.registering:
             participant.register(key, self._switch, self._hook_handles)
-        reads = any(participant.reads_updates for participant, _ in active)
-        if reads or any(participant.acts_before for participant, _ in active):
+        if acting.reads_updates or acting.acts_before:
             for optimizer in self._optimizers():
-                self._hook_updates(optimizer, warns=reads)
+                self._hook_updates(optimizer, warns=acting.reads_updates)
         if install_final is not None:
             install_final(self._hook_handles, self._phase)
 
     def _hook_updates(self, optimizer: Optimizer, *, warns: bool) -> None:
         try:
-            hook_updates(optimizer, self._phase, self._switch, self._hook_handles)
+            self._updates.register(optimizer, self._hook_handles)
         except UnsupportedError as error:
             if warns and str(error) not in self._warned:
                 self._warned.add(str(error))
                 warnings.warn(f"'update' and 'state' have no rows: {error}", stacklevel=2)
 
-    def _use(self, active: Active, called: set[int]) -> None:
+    def _use(self, acting: Acting, called: set[int]) -> None:
         """Move the hooks of a kind of steps to the front of the cache; create them if they are not cached."""
-        hooks = next((each for each in self._cached if each.is_for(active, called)), None)
+        hooks = next((each for each in self._cached if each.is_for(acting, called)), None)
         if hooks is None:
-            hooks = self._create(active, called)
+            hooks = self._create(acting.hooked, called)
         elif hooks is self._cached[0]:
             return
         self._cached = [hooks, *(each for each in self._cached if each is not hooks)][:_CACHED]
         self._compiled.fill(hooks.inside, called)
         self._parameters.hooks = hooks.at_parameters
 
-    def _create(self, active: Active, called: set[int]) -> _StepHooks:
-        actions = in_order(action for participant, key in active for action in participant.actions(key))
+    def _create(self, hooked: Active, called: set[int]) -> _StepHooks:
+        actions = in_order(action for participant, key in hooked for action in participant.actions(key))
         at_modules = [action for action in actions if action.tensor != "grad"]
         inside = [action for action in at_modules if id(action.owner) in self._compiled.inside]
         outside = [action for action in at_modules if id(action.owner) not in self._compiled.inside]
         hooks = ModuleHooks(outside, called, self._switch, self._step_handles)
         at_parameters = _grad_hooks((action for action in actions if action.tensor == "grad"), self._switch)
-        return _StepHooks(active, called, hooks, inside, at_parameters)
+        return _StepHooks(hooked, called, hooks, inside, at_parameters)
 
     def refuse_traced(self) -> None:
         """Refuse rules whose hooks were traced in this batch, as part of code that was not recognised as compiled."""
@@ -176,7 +178,7 @@ class InstalledHooks:
             return
         self._traces = traces.count()
         hooks = self._cached[0]
-        refuse_traced((rule for participant, key in hooks.active for rule in participant.module_rules(key)), hooks.called)
+        refuse_traced((rule for participant, key in hooks.hooked for rule in participant.module_rules(key)), hooks.called)
 
     def turn_on(self, announced: bool) -> None:
         """Hook parameters that could not be hooked before, and turn hooks on.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lightning_hooks.engine.participants.participant import Active, Participant
+from lightning_hooks.engine.running.acting import NOBODY, Acting
 
 TRAIN = "train"
 
@@ -16,39 +17,43 @@ class StageStep:
 
     Args:
         number: of the step; None between two steps.
-        active: the participants that act, each with its key.
-        acting: the ids of these participants.
+        acting: the participants that act.
         called: the ids of the called modules. All steps use the same set object, because installed hooks write into it.
     """
 
     number: int | None = None
-    active: Active = ()
-    acting: frozenset[int] = frozenset()
+    acting: Acting = NOBODY
     called: set[int] = field(default_factory=set)
 
-    def begin(self, number: int, stage: str, participants: Iterable[Participant]) -> None:
-        """Begin a step: ask each participant whether it acts."""
+    def begin(
+        self, number: int, stage: str, participants: Iterable[Participant], acting_of: Callable[[Active], Acting]
+    ) -> None:
+        """Begin a step: ask each participant whether it acts.
+
+        Args:
+            number: of the step.
+            stage: of the step.
+            participants: all of the run.
+            acting_of: sorts the participants that act.
+        """
         active = []
         for participant in participants:
             key = participant.step_key(number, stage)
             if key is not None and (participant.serves_all or not participant.is_absent):
                 active.append((participant, key))
         self.number = number
-        self._set(tuple(active))
+        self.acting = acting_of(tuple(active))
         self.called.clear()
 
-    def end(self) -> Active:
+    def end(self) -> Acting:
         """End the step. Returns the participants that acted in it."""
-        active, self.number = self.active, None
-        self._set(())
-        return active
+        acting, self.number, self.acting = self.acting, None, NOBODY
+        return acting
 
     def drop(self, participant: Participant) -> None:
         """Let a participant act no more in this step."""
-        self._set(tuple(pair for pair in self.active if pair[0] is not participant))
-
-    def _set(self, active: Active) -> None:
-        self.active, self.acting = active, frozenset(id(participant) for participant, _ in active)
+        if participant in self.acting.members:
+            self.acting = Acting(tuple(pair for pair in self.acting.active if pair[0] is not participant))
 
     def tell_begin(self, stage: str, participants: Sequence[Participant], reporting: bool) -> None:
         """Tell the participants that act that the step begins, and whether transforms report.
@@ -60,9 +65,14 @@ class StageStep:
             participants: all of the run.
             reporting: whether transforms report if no monitor is part of the run.
         """
-        monitored = any(participant.reports for participant in participants if not participant.is_absent)
-        reports = any(participant.reports_now for participant, _ in self.active) or (reporting and not monitored)
         assert self.number is not None
-        for participant, _ in self.active:
+        reports = stage == TRAIN and self._reports(participants, reporting)
+        for participant in self.acting.does["begin_step"]:
             with participant.account:
-                participant.begin_step(self.number, stage, reports and stage == TRAIN)
+                participant.begin_step(self.number, stage, reports)
+
+    def _reports(self, participants: Sequence[Participant], reporting: bool) -> bool:
+        for participant in self.acting.reporting:
+            if participant.reports_now:
+                return True
+        return reporting and not any(participant.reports and not participant.is_absent for participant in participants)

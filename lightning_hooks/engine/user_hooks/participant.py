@@ -18,6 +18,7 @@ from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import Action, BackwardPass, Handles, HookSwitch, may_have_gradient
 from lightning_hooks.hooks.user_kinds import (
+    optimizer_hook,
     register_backward,
     register_first,
     register_optimizer,
@@ -107,8 +108,9 @@ class UserHooksParticipant(Participant):
                 alive = participant()
                 return runner(*args) if alive is not None and index in alive._due_now else None
 
+            stepping = optimizer_hook(run, switch)
             for optimizer in self._optimizers():
-                register_optimizer(optimizer, run, switch, handles, before=hook.rule.kind == "optimizer_step_pre")
+                register_optimizer(optimizer, stepping, handles, before=hook.rule.kind == "optimizer_step_pre")
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
@@ -156,7 +158,7 @@ class UserHooksParticipant(Participant):
         if kind in OPTIMIZER_KINDS:
             for optimizer in () if self._stays else self._optimizers():
                 try:
-                    register_optimizer(optimizer, runner, switch, handles, before=kind == "optimizer_step_pre")
+                    register_optimizer(optimizer, optimizer_hook(runner, switch), handles, before=kind == "optimizer_step_pre")
                 except UnsupportedError as error:
                     raise UnsupportedError(f"{runner.where}.kind: {kind!r}: {error}") from error
         elif kind in ("full_backward", "full_backward_pre"):
