@@ -124,15 +124,14 @@ def _join(trainer: Trainer, run: LightningRun, given: Sequence[tuple[HooksCallba
         callback._current_run = run
         run.take_part(callback, callback._participants, callback._leave)
         if position == 0:
-            for observer in assembly.observers:
-                run.join(observer)
+            run.join(*assembly.observers)
         participants = list(made.participants)
         if "train" in callback._job.stages:
             participants = [*callback._saving.skipped.start(trainer, run.hook_manager), *participants]
         for participant in participants:
             participant.owner = type(callback).__name__
             callback._participants.append(participant)
-            run.join(participant)
+        run.join(*participants)
 
 
 def begin_batch(run: LightningRun, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -207,11 +206,12 @@ def _end_step(run: LightningRun, producer: Producer, step: int) -> None:
         if not acts:
             producer.agree()
             return
-        due = dict(observer.due_shares)
+        due = [(observer.shares[number], schedules) for number, schedules in observer.due_shares.items()]
         producer.end(step, hook_manager.take_reports)
-        for number, schedules in due.items():
-            if not observer.shares[number].plan.is_between(schedules):
-                observer.shares[number].note_uncalled(hook_manager.called, schedules)
+        for share, schedules in due:
+            # Only the first watched step of a share says which of its modules are called.
+            if share.uncalled_classes is None and not share.plan.is_between(schedules):
+                share.note_uncalled(hook_manager.called, schedules)
 
 
 def end_epoch(run: LightningRun, trainer: Trainer) -> None:

@@ -18,7 +18,6 @@ from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._step_facts import TrainerFacts
 from lightning_hooks.callbacks._trainer import (
-    all_callbacks,
     deferred,
     in_fit,
     is_running,
@@ -193,8 +192,9 @@ class LightningRun(Run):
 
     def note_removed(self) -> None:
         """Let the participants of callbacks that were removed from the list of the Trainer act no more; others act again."""
-        trainer = self.trainer
-        listed = [] if trainer is None else all_callbacks(trainer)
+        # The list is read without a call, because this is asked several times in each step.
+        trainer: Any = self._trainer()
+        listed = [] if trainer is None else trainer.callbacks
         if self._compared != listed:
             self._compared, ids = [*listed], set(map(id, listed))
             self._present = [member for member in self._members if id(member.callback()) in ids]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Final, Protocol, TypeVar
+from weakref import ReferenceType
 
 from torch.utils.hooks import RemovableHandle
 
@@ -108,35 +109,38 @@ class Handles:
         return len(self._kept)
 
 
-class FirstHandles:
-    """The first handles of hooks that are registered again and again under them. They are removed together.
+class Places:
+    """The places of hooks in the dictionaries of torch, which they take again and again. The hooks are removed together.
 
-    They refer to modules and hooks weakly, as every handle must: what removes hooks is not to keep a model alive.
+    Dictionaries are held weakly, as by every handle: what removes hooks is not to keep a model alive.
     """
 
-    __slots__ = ("_handles",)
+    __slots__ = ("_places",)
 
     def __init__(self) -> None:
-        self._handles: list[RemovableHandle] = []
+        self._places: list[tuple[ReferenceType[Any], int]] = []
 
-    def replace(self, old: RemovableHandle | None, new: RemovableHandle) -> None:
-        """Keep a handle, in place of one whose hook is no longer registered under it."""
-        if old is not None:
-            self._handles.remove(old)
-        self._handles.append(new)
+    def add(self, handle: RemovableHandle) -> None:
+        """Note the places of a hook that was just registered: torch keeps it, and each of its options, under one number."""
+        for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+            if handle.id in (reference() or ()):
+                self._places.append((reference, handle.id))
+
+    def leave_out(self, number: int) -> None:
+        """Forget the places under a number, which no hook takes any more."""
+        self._places = [place for place in self._places if place[1] != number]
 
     def remove(self) -> None:
         """Remove the hooks, also if Ctrl-C arrives meanwhile; a second call does nothing."""
         failed: BaseException | None = None
-        for handle in self._handles:
-            # This does what `handle.remove()` does, without a call for each hook.
+        for reference, number in self._places:
+            # This is what `RemovableHandle.remove` does, without a call for each hook.
             try:
-                for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
-                    hooks = reference()
-                    if hooks is not None and handle.id in hooks:
-                        del hooks[handle.id]
+                hooks = reference()
+                if hooks is not None and number in hooks:
+                    del hooks[number]
             except BaseException as error:
-                handle.remove()
+                (reference() or {}).pop(number, None)
                 failed = failed or error
         if failed is not None:
             raise failed

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from lightning_hooks.hooks.action import Action, ModuleActions, by_module
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, WholeHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
-from lightning_hooks.hooks.handles import FirstHandles, Handles
+from lightning_hooks.hooks.handles import Handles, Places
 from lightning_hooks.hooks.plain import IS_BUILT, GradReader, PlainHook, PlainPreHook, choose_tensor_hooks, fall_back
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 
@@ -44,7 +44,7 @@ class ModuleHooks:
         gradients = OutputGradients(step_handles)
         fallback = partial(fall_back, gradients, switch)
         self._hooks: list[_Hook] = []
-        self._handles = FirstHandles()
+        self._places = Places()
         for at_module in by_module(actions, called):
             # Hold modules by weak references: the finalizer of the hook manager must not keep the model alive.
             module = ref(at_module.module)
@@ -58,19 +58,19 @@ class ModuleHooks:
 
     def register(self, handles: Handles) -> None:
         """Register the hooks; closing `handles` removes them."""
-        # Keep the handles before registering the hooks: if Ctrl-C arrives in between, close() still removes them.
-        handles.keep(self._handles)
+        # Keep the places before registering the hooks: if Ctrl-C arrives in between, close() still removes them.
+        handles.keep(self._places)
         for hook in self._hooks:
-            handle = hook.handle
-            hooks = None if handle is None else handle.hooks_dict_ref()
-            if handle is None or hooks is None or (hook.extras and not hook.note_options(handle.id)):
-                hook.register(handles, self._handles)
+            place = hook.place
+            hooks = None if place is None else place()
+            if hooks is None or (hook.options and not hook.note_options()):
+                hook.register(handles, self._places)
             else:
-                hooks[handle.id] = hook.hook
+                hooks[hook.number] = hook.hook
 
 
 class _Hook:
-    """A hook of one module. It is registered again under its first handle, which is ten times as fast as a new handle.
+    """A hook of one module. It is registered again at its first place, which is ten times as fast as with a new handle.
 
     Args:
         module: the module.
@@ -78,20 +78,22 @@ class _Hook:
         with_kwargs: whether the hook gets the keyword arguments of calls.
 
     Attributes:
-        handle: the first handle; None before, and if the module returns handles of another class.
-        extras: the dictionaries in which torch notes the options of the hook under the number of the handle.
+        place: the dictionary in which torch keeps the hook; None before, and if the module returns handles of another class.
+        options: the dictionaries in which torch notes the options of the hook.
+        number: the key of the hook in all of them.
     """
 
-    __slots__ = ("extras", "handle", "hook", "module", "with_kwargs")
+    __slots__ = ("hook", "module", "number", "options", "place", "with_kwargs")
 
     def __init__(self, module: ReferenceType[nn.Module], hook: Callable[..., Any], *, with_kwargs: bool = False) -> None:
         self.module = module
         self.hook = hook
         self.with_kwargs = with_kwargs
-        self.handle: RemovableHandle | None = None
-        self.extras: Sequence[ReferenceType[Any]] = ()
+        self.place: ReferenceType[Any] | None = None
+        self.options: Sequence[ReferenceType[Any]] = ()
+        self.number = -1
 
-    def register(self, handles: Handles, first: FirstHandles) -> None:
+    def register(self, handles: Handles, places: Places) -> None:
         """Register the hook, for the first time or because the module has another dictionary of hooks, as after a deepcopy."""
         module = self.module()
         if module is None:
@@ -99,17 +101,20 @@ class _Hook:
         register = module.register_forward_pre_hook if isinstance(self.hook, PreHook) else module.register_forward_hook
         handle = handles.register(register, self.hook, with_kwargs=self.with_kwargs)
         if type(handle) is RemovableHandle:
-            first.replace(self.handle, handle)
-            self.extras = [extra for extra in handle.extra_dict_ref if handle.id in (extra() or ())]
-            self.handle = handle
+            if self.place is not None:
+                places.leave_out(self.number)
+            places.add(handle)
+            self.number = handle.id
+            self.options = [each for each in handle.extra_dict_ref if handle.id in (each() or ())]
+            self.place = handle.hooks_dict_ref
 
-    def note_options(self, number: int) -> bool:
-        """Note the options under the number of the handle. Returns False if the module has other dictionaries now."""
-        extras: list[Any] = [extra() for extra in self.extras]
-        if None in extras:
+    def note_options(self) -> bool:
+        """Note the options again. Returns False if the module has other dictionaries for them now."""
+        dictionaries: list[Any] = [option() for option in self.options]
+        if None in dictionaries:
             return False
-        for options in extras:
-            options[number] = True
+        for each in dictionaries:
+            each[self.number] = True
         return True
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.plan.rows import EVERY_STEP, GRADIENT, LOSS, Due, Row, requested
+from lightning_hooks.plan.rows import GRADIENT, LOSS, ONLY_EVERY_STEP, WHOLE, Due, Row, requested
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, AccumulatorRows
@@ -84,7 +84,12 @@ class Plan:
 
     def whole_row(self, tensor: str) -> int | None:
         """The index of the row of a tensor in `WHOLE`; None if the plan has none."""
-        return next((row.index for row in self.rows if row.tensor == tensor), None)
+        return self._whole_rows.get(tensor)
+
+    @cached_property
+    def _whole_rows(self) -> dict[str, int]:
+        """The indices of the rows of the tensors in `WHOLE`, by tensor."""
+        return {row.tensor: row.index for row in reversed(self.rows) if row.tensor in WHOLE}
 
     @cached_property
     def is_of_every_step(self) -> bool:
@@ -93,7 +98,7 @@ class Plan:
 
     def is_between(self, due: Due) -> bool:
         """Whether only what is measured at every step is due."""
-        return self.is_of_every_step and due == {EVERY_STEP}
+        return self.is_of_every_step and due == ONLY_EVERY_STEP
 
     @cached_property
     def written_rows(self) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
@@ -30,6 +31,7 @@ OPTIMIZER_KINDS: Final = ("optimizer_step_pre", "optimizer_step_post")
 _PATH = re.compile(r"(?P<tensor>[a-z_]+)(?P<path>(\[-?\d+\]|\.[A-Za-z_]\w*)*)")
 
 
+@lru_cache(maxsize=1024)
 def parse_tensor(tensor: str) -> tuple[str, str]:
     """Split the name of a tensor into its kind and the path to one part of a nested output.
 

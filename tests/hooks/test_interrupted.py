@@ -74,6 +74,13 @@ def module_hooks(model: nn.Module, optimizer: Any, handles: Handles) -> Callable
     return lambda: hooks.register(handles)
 
 
+def module_hooks_again(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    register = module_hooks(model, optimizer, handles)
+    register()
+    handles.close()
+    return register
+
+
 def parameter_hook(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
     return lambda: handles.register(model[0].weight.register_hook, PackageHook(), key="key")  # type: ignore[index, union-attr]
 
@@ -112,7 +119,7 @@ def saved(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], No
     return lambda: register_saved(model, (ignore, ignore), HookSwitch(), handles, is_due=lambda: True)
 
 
-CASES = [module_hooks, parameter_hook, full_backward, first, post_accumulate, of_optimizer, saved]
+CASES = [module_hooks, module_hooks_again, parameter_hook, full_backward, first, post_accumulate, of_optimizer, saved]
 
 
 def hooks_of(owner: Any) -> list[Any]:
@@ -164,3 +171,17 @@ def test_a_registration_that_torch_refuses_keeps_nothing() -> None:
     with pytest.raises(RuntimeError, match="cannot register a hook on a tensor that doesn't require gradient"):
         handles.register(torch.ones(1).register_hook, ignore)
     assert len(handles) == 0
+
+
+@pytest.mark.parametrize("case", [module_hooks, module_hooks_again, of_optimizer], ids=lambda case: case.__name__)
+def test_a_second_close_removes_what_an_interrupted_one_has_left(case: Callable[..., Callable[[], None]]) -> None:
+    number, done = 0, False
+    while not done:
+        number += 1
+        model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        handles = Handles()
+        case(model, optimizer, handles)()
+        done = not is_interrupted_at(number, handles.close)
+        handles.close()
+        assert not any(hooks_of(owner) for owner in (model, *model, optimizer)), f"instruction {number}"

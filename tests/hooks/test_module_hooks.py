@@ -258,3 +258,16 @@ def test_hooks_that_read_arguments_go_with_their_module_at_once():
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("kept", ["_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"])
+def test_hooks_are_registered_anew_on_a_module_with_another_dictionary(kept):
+    layer, seen, handles = nn.Linear(1, 1), [], Handles()
+    hooks = ModuleHooks([Action(layer, "input", seen.append)], set(), turned_on(), Handles())
+    for _ in range(3):
+        hooks.register(handles)
+        layer(torch.ones(1, 1))
+        handles.close()
+        assert not layer._forward_pre_hooks and not layer._forward_pre_hooks_with_kwargs
+        setattr(layer, kept, type(getattr(layer, kept))())
+    assert len(seen) == 3

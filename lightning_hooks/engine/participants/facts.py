@@ -87,6 +87,7 @@ class ModelFacts:
         # Pruning and parametrizations move a parameter to another name, under which no view of the run knows it.
         self._first_names = {id(each.value): (ref(each.value), each.name) for each in named_parameters(model)}
         self._last = StepFacts()
+        self._values: tuple[Any, ...] = ()  # of the fields of `_last`, once there was a step
         self._versions: dict[str, tuple[int, int]] = {}  # of frozen parameters: the id and how often its memory was written to
         # By the numbers of optimizer and group: the ids of the group's parameters, the names of those in the model, and the
         # number of the others.
@@ -143,19 +144,20 @@ class ModelFacts:
         self._calls += 1
         if self._is_stale or (self._calls % LOOK_EVERY == 0 and self._has_changed()):
             self._look_up()
-        optimizers = tuple(self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each))
+        optimizers = tuple([self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each)])
         frozen, written = self._of_frozen()
-        evaluating = tuple(name for name, known in self._modules if (m := known()) is not None and not m.training)
+        evaluating = tuple([name for name, known in self._modules if (m := known()) is not None and not m.training])
         # If nothing changed, keep the tuples of the step before: caches, such as that of checksums, compare tuples by identity.
         frozen = self._last.frozen if frozen == self._last.frozen else frozen
         evaluating = self._last.evaluating if evaluating == self._last.evaluating else evaluating
         written = self._last.written if written == self._last.written else written
-        looked_for = tuple(kind for each in self.lookouts for kind in each.kinds)
-        sightings = tuple(sighting for each in self.lookouts for sighting in each.sightings())
+        looked_for = tuple([kind for each in self.lookouts for kind in each.kinds])
+        sightings = tuple([sighting for each in self.lookouts for sighting in each.sightings()])
         common = precision, accumulate, last_step, apart, written, validating, follows_metric, looked_for, sightings
-        facts = StepFacts(optimizers, 1.0, frozen, evaluating, *common)
-        if facts != self._last:
-            self._last = facts
+        # Compare the values before an object is made of them: in most steps nothing changes.
+        values = optimizers, 1.0, frozen, evaluating, *common
+        if values != self._values:
+            self._last, self._values = StepFacts(*values), values
         return self._last
 
     def _of_frozen(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -174,7 +176,7 @@ class ModelFacts:
         return tuple(self._versions), tuple(written)
 
     def _of_optimizer(self, number: int, optimizer: Any) -> OptimizerFacts:
-        groups = (self._of_group((number, i), group) for i, group in enumerate(optimizer.param_groups))
+        groups = [self._of_group((number, i), group) for i, group in enumerate(optimizer.param_groups)]
         return OptimizerFacts(type(optimizer).__name__, tuple(groups))
 
     def _of_group(self, key: tuple[int, int], group: dict[str, Any]) -> GroupFacts:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from statistics import median
 from time import perf_counter
 from types import TracebackType
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -39,7 +40,7 @@ class Meter:
         self.common = Account(self)  # work for all participants together, in training
         self.aside = Account(self)  # work for all participants together, in other stages
         self.waiting = Account(self)  # waiting for an accelerator, of no participant: the host would wait for it elsewhere
-        self._entered: list[Account] = []
+        self._entered: _Entered | None = None
         self._since = 0.0
         self._began: float | None = None
         self._stopped: float | None = None
@@ -58,6 +59,10 @@ class Meter:
             self._began = None
 
 
+_Entered: TypeAlias = "tuple[Account, _Entered | None]"
+"""The innermost account that is entered, and those around it: a chain, because it is used some twenty times in a step."""
+
+
 class Account:
     """The seconds of one participant, or of work for all of them; a context manager around that work."""
 
@@ -68,15 +73,17 @@ class Account:
     def __enter__(self) -> None:
         meter = self.meter
         now = meter.clock()
-        if meter._entered:
-            meter._entered[-1].seconds += now - meter._since
+        if meter._entered is not None:
+            meter._entered[0].seconds += now - meter._since
         meter._since = now
-        meter._entered.append(self)
+        meter._entered = self, meter._entered
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         meter = self.meter
         now = meter.clock()
-        meter._entered.pop().seconds += now - meter._since
+        assert meter._entered is not None
+        entered, meter._entered = meter._entered
+        entered.seconds += now - meter._since
         meter._since = now
 
     def take(self) -> float:

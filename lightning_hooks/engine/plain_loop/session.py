@@ -131,8 +131,7 @@ class Instrument:
             if run.optimizers or self._producer is not None:
                 self._others.register(run.hook_manager.run_handles)
             self._found.register(run.hook_manager.run_handles)
-            for participant in self._participants:
-                run.join(participant)
+            run.join(*self._participants)
             # These hooks end the step, so they must run after those of participants.
             self._steps.register(before=False)
             self._steps.begin()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from lightning_hooks.engine.participants.participant import Active, Participant
 
@@ -65,18 +66,31 @@ class Acting:
         participants = [participant for participant, _ in active]
         self.active = active
         self.members = frozenset(participants)
-        self.does = {name: tuple(each for each in participants if defines(each, name)) for name in _METHODS}
-        self.serving = tuple(each for each in participants if each.serves_all)
-        self.reporting = tuple(each for each in participants if defines(each, "reports") or defines(each, "reports_now"))
-        self.registering: Active = tuple(pair for pair in active if defines(pair[0], "register"))
-        self.hooked: Active = tuple(pair for pair in active if defines(pair[0], "actions") or defines(pair[0], "module_rules"))
+        defined = [(each, _defined_by(each)) for each in participants]
+        self.does = {name: tuple([each for each, names in defined if name in names]) for name in _METHODS}
+        self.serving = tuple([each for each in participants if each.serves_all])
+        self.reporting = tuple([each for each in participants if defines(each, "reports", "reports_now")])
+        self.registering: Active = tuple([pair for pair in active if defines(pair[0], "register")])
+        self.hooked: Active = tuple([pair for pair in active if defines(pair[0], "actions", "module_rules")])
         self.reads_updates = any(each.reads_updates for each in participants)
         self.acts_before = any(each.acts_before for each in participants)
 
 
-def defines(participant: Participant, name: str) -> bool:
-    """Whether a participant has a method or an attribute of its own in place of that of `Participant`."""
-    return name in vars(participant) or getattr(type(participant), name) is not getattr(Participant, name)
+def defines(participant: Participant, *names: str) -> bool:
+    """Whether a participant has one of some methods or attributes of its own, in place of that of `Participant`."""
+    return not _defined_by(participant).isdisjoint(names)
+
+
+def _defined_by(participant: Participant) -> set[str]:
+    """The names of the attributes of a participant, and of what its class defines in place of `Participant`."""
+    kind: Any = type(participant)
+    return vars(participant).keys() | _defined_by_class(kind)
+
+
+@cache
+def _defined_by_class(kind: Any) -> frozenset[str]:
+    names = (name for name in vars(Participant) if not name.startswith("_"))
+    return frozenset(name for name in names if getattr(kind, name) is not getattr(Participant, name))
 
 
 NOBODY: Final = Acting(())

@@ -105,16 +105,17 @@ class HookManager:
         """Whether a participant acts in the step of the current stage."""
         return participant in self._steps[self.stage].acting.members
 
-    def join(self, participant: Participant) -> None:
-        """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""
-        self.participants = [*self.participants, participant]
-        self._costed = [each for each in self.participants if defines(each, "note_cost")]
+    def join(self, *participants: Participant) -> None:
+        """Add participants; hooks inside compiled code are installed now, all others when a step begins."""
         self._installed.discard()
-        self._reads_final = self._reads_final or participant.reads_final
-        participant.account = Account(self.meter)
-        # Forget the loss scale of an earlier run of the participant.
-        participant.loss_scale = None
-        participant.joined(self.switch, self.run_handles)
+        for participant in participants:
+            self.participants = [*self.participants, participant]
+            self._reads_final = self._reads_final or participant.reads_final
+            participant.account = Account(self.meter)
+            # Forget the loss scale of an earlier run of the participant.
+            participant.loss_scale = None
+            participant.joined(self.switch, self.run_handles)
+        self._costed = [each for each in self.participants if defines(each, "note_cost")]
         self._installed.install_compiled(self.participants)
 
     def leave(self, participant: Participant) -> None:

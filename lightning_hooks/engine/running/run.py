@@ -62,10 +62,10 @@ class Run:
         """Whether the run has begun and not ended."""
         return bool(self.hook_manager.participants)
 
-    def join(self, participant: Participant) -> None:
-        """Add a participant; with the first one the run begins."""
+    def join(self, *participants: Participant) -> None:
+        """Add participants; with the first ones the run begins."""
         _RUNS.add(self)
-        self.hook_manager.join(participant)
+        self.hook_manager.join(*participants)
 
     def leave(self, participants: Iterable[Participant]) -> None:
         """Remove participants, between batches; when the last one has left, the run ends."""

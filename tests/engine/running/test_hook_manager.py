@@ -110,6 +110,30 @@ def test_hooks_that_come_and_go_are_made_once(beside):
     assert bool(seen[0]) == (beside == 1) == bool(seen[12])
 
 
+def test_who_has_no_hook_on_modules_does_not_decide_which_these_have():
+    class Sometimes(Participant):
+        def __init__(self):
+            self.began = []
+
+        def step_key(self, step, stage):
+            return f"at step {step}" if step % 3 else None
+
+        def begin_step(self, step, stage, reporting):
+            self.began.append(step)
+
+    model, beside = net(), Sometimes()
+    seen = []
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors=["input", "output"], stats="mean")])]) as watched:
+        watched._run.hook_manager.join(beside)
+        watched._run.hook_manager.begin_batch(0)
+        for _ in range(12):
+            run(model, watched, 1)
+            seen.append([hook for module in model for hook in our_hooks(module)])
+    first, *later = seen[1:]
+    assert first and all(one is other for hooks in later for one, other in zip(first, hooks, strict=True))
+    assert beside.began == [1, 2, 4, 5, 7, 8, 10, 11]
+
+
 def test_hooks_of_many_kinds_of_steps_are_not_all_kept():
     model = net()
     rules = [Watch(modules="0", tensors="output", stats="mean", every_n_steps=[step]) for step in range(20)]
