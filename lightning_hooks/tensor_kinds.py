@@ -40,9 +40,12 @@ without_subclass: Any = private(
 )
 
 
+_PLAIN: Final = (Tensor, torch.nn.Parameter)
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is one of torch's own types, and not a subclass, which may lack operations."""
-    return type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
+    return type(tensor) in _PLAIN
 
 
 def is_measured(tensor: Tensor) -> bool:
@@ -56,7 +59,7 @@ def is_measured(tensor: Tensor) -> bool:
 
 def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor is one of torch's own types whose elements are all stored, as most operations require."""
-    if not is_plain(tensor) or tensor.layout is not torch.strided:
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
         return False
     return not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
 
@@ -129,30 +132,34 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
         >>> dense.tolist(), zeros
         ([1.0, 1.0, 1.0], 6)
     """
-    tensor = local_part(tensor.detach())
-    if tensor.is_meta or tensor.is_quantized:
-        return None
-    zeros = 0
-    if tensor.is_nested:
-        # The values of a jagged tensor that is a view may hold more than its components; contiguous() drops the surplus.
-        tensor = tensor.contiguous().values()
-    elif tensor.layout is torch.sparse_coo:
-        values = tensor.coalesce().values()
-        zeros = tensor.numel() - values.numel()
-        tensor = values
-    elif tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
-        values = tensor.values()
-        zeros = tensor.numel() - values.numel()
-        tensor = values
-    elif tensor.is_mkldnn:
-        tensor = tensor.to_dense()
+    tensor, zeros = local_part(tensor.detach()), 0
+    if not is_dense(tensor):
+        if tensor.is_meta or tensor.is_quantized:
+            return None
+        tensor, zeros = _stored(tensor)
     if tensor.is_complex():
         tensor, zeros = torch.view_as_real(tensor.resolve_conj()), 2 * zeros
     return tensor.resolve_neg(), zeros
 
 
+def _stored(tensor: Tensor) -> tuple[Tensor, int]:
+    """The elements that a sparse or nested tensor stores, and the number of the others; any other tensor itself."""
+    if tensor.is_nested:
+        # The values of a jagged tensor that is a view may hold more than its components; contiguous() drops the surplus.
+        return tensor.contiguous().values(), 0
+    if tensor.layout is torch.sparse_coo:
+        values = tensor.coalesce().values()
+        return values, tensor.numel() - values.numel()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+        values = tensor.values()
+        return values, tensor.numel() - values.numel()
+    return (tensor.to_dense() if tensor.is_mkldnn else tensor), 0
+
+
 def is_sharded(tensor: object) -> bool:
     """Whether a tensor is a `DTensor`."""
+    if type(tensor) in _PLAIN:
+        return False
     # Before the module is imported, no DTensor can exist. Do not import it here: that is slow.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)

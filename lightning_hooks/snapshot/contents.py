@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from operator import is_
 from typing import Any, Final
 
@@ -41,9 +42,9 @@ def put_contents(holder: Any, contents: list[Any]) -> None:
         _fill_dict(kind, holder, contents) if kind in _DICTS else _fill(kind, holder, contents)
 
 
-def are_same(current: list[Any], contents: list[Any]) -> bool:
-    """Whether two lists hold the same objects."""
-    return len(current) == len(contents) and all(map(is_, current, contents))
+def are_same(current: Sequence[Any], contents: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects in the same order."""
+    return current is contents or (len(current) == len(contents) and all(map(is_, current, contents)))
 
 
 def _kind_of(holder: Any) -> Any:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.columns import STACKED, by_index, by_starts
+from lightning_hooks.stats.columns import STACKED, Reduction, by_index, by_starts
 from lightning_hooks.stats.schema import COUNT, ZEROS, merge_moments
 
 MOMENTS: Final = len(schema.MOMENTS)
@@ -45,6 +45,28 @@ def merge_groups(rows: Tensor) -> Tensor:
     """The moments of the union of k disjoint sets of elements, float64 [..., 9], from the moments of each set [k, ..., 9]."""
     merged: Tensor = merge_moments(rows, STACKED)
     return merged
+
+
+def merge_in_host(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As `merge_groups`, with the same bits, of an array [k, 9]: operations of torch on a few numbers take longer than NumPy's.
+
+    Example:
+        >>> rows = np.array([[2.0, 1.0, 2.0, 2.0, 0.0, 2.0, 1.0, 0.0, 0.0], [1.0, 4.0, 0.0, 4.0, 4.0, 4.0, 0.0, 0.0, 0.0]])
+        >>> merge_in_host(rows)[:3].tolist()
+        [3.0, 2.0, 8.0]
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        merged: NDArray[np.float64] = merge_moments(rows, _IN_HOST)
+    return merged
+
+
+_IN_HOST: Final = Reduction(
+    lambda x: torch.from_numpy(x).sum(0).numpy(),
+    lambda x: torch.from_numpy(x).amin(0).numpy(),
+    lambda x: torch.from_numpy(x).amax(0).numpy(),
+    lambda x: x,
+)
+"""As `STACKED`, of an array. NumPy adds in another order than torch, so that its sums may differ in the last bit."""
 
 
 def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:

@@ -47,7 +47,6 @@ class Fingerprint(NamedTuple):
         return hash((self.kinds, *(each.wait().tobytes() for each in self.copies)))
 
 
-@torch.no_grad()
 def fingerprint_of(tensors: Iterable[Tensor]) -> Fingerprint | None:
     """The fingerprint of the first tensors of a batch; None if none of them can be read without waiting.
 

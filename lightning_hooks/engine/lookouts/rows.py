@@ -248,18 +248,16 @@ def _can_wait(device: torch.device) -> bool:
 
 def _square(norms: Mapping[int, HostCopy]) -> float:
     """The squared norm of the whole gradient, from those of its rows."""
-    return sum(float(np.dot(each.wait(), each.wait())) for each in norms.values())
+    return sum([float(np.dot(each, each)) for each in (copy.wait() for copy in norms.values())])
 
 
 def _norms_of(tensor: Tensor, order: float) -> Tensor:
-    """The norm of each row; that of order infinity is the largest magnitude, or NaN where one element is."""
-    with torch.no_grad():
-        rows = tensor.abs() if tensor.dim() == 1 else tensor
-        if rows.dim() == 1:
-            return rows.float()
-        dims = 1 if rows.dim() == 2 else tuple(range(1, rows.dim()))
-        norms: Tensor = torch.linalg.vector_norm(rows, order, dim=dims, dtype=torch.float32 if rows.itemsize < 4 else None)
-        return norms if norms.dtype is torch.float32 else norms.float()
+    """The norm of each row of a detached tensor; that of order infinity is the largest magnitude, or NaN where one is."""
+    if tensor.dim() == 1:
+        return tensor.abs().float()
+    dims = 1 if tensor.dim() == 2 else tuple(range(1, tensor.dim()))
+    norms: Tensor = torch.linalg.vector_norm(tensor, order, dim=dims, dtype=torch.float32 if tensor.itemsize < 4 else None)
+    return norms if norms.dtype is torch.float32 else norms.float()
 
 
 def _joined(known: Tensor | None, new: Tensor) -> Tensor:

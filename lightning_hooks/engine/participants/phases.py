@@ -7,7 +7,7 @@ closure, in which Lightning runs the training step, `before_update` follows `bef
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakMethod
@@ -32,12 +32,14 @@ class ParamTensor(NamedTuple):
         scaled: whether the tensor is still multiplied by the loss scale if the optimizer unscales inside its step.
         is_change: whether the tensor is the difference between the parameter and its copy. The kernels subtract; `value` is
             called only if they cannot.
+        of_all: returns the tensors of several parameters in one call; None if only `value` finds them.
     """
 
     phase: Literal["before_step", "final", "after_update"]
     value: Callable[[Any, nn.Parameter, Tensor | None, str], Tensor | None]
     scaled: bool = False
     is_change: bool = False
+    of_all: Callable[[Sequence[nn.Parameter]], list[Tensor | None]] | None = None
 
 
 def _update(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
@@ -70,10 +72,18 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
     raise RuleError(f"tensors: 'state.{key}' of {type(optimizer).__name__} is not a tensor but {type(value).__name__}")
 
 
+def _gradient(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
+    return parameter.grad
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+    return [parameter.grad for parameter in parameters]
+
+
 PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
-    "param": ParamTensor("before_step", lambda optimizer, parameter, before, key: parameter),
-    "grad": ParamTensor("before_step", lambda optimizer, parameter, before, key: parameter.grad, scaled=True),
-    "final_grad": ParamTensor("final", lambda optimizer, parameter, before, key: parameter.grad, scaled=True),
+    "param": ParamTensor("before_step", lambda optimizer, parameter, before, key: parameter, of_all=list),
+    "grad": ParamTensor("before_step", _gradient, scaled=True, of_all=_gradients),
+    "final_grad": ParamTensor("final", _gradient, scaled=True, of_all=_gradients),
     "update": ParamTensor("after_update", _update, is_change=True),
     "state": ParamTensor("after_update", state_of),
 }

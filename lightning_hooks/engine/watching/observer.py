@@ -17,7 +17,7 @@ from lightning_hooks.engine.participants.participant import Participant, PhaseMe
 from lightning_hooks.engine.participants.shards import tensor_parallel_place
 from lightning_hooks.engine.watching.guard import Guard
 from lightning_hooks.engine.watching.pairs import PairWatch, comparable
-from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows, are_same
+from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
 from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.engine.watching.row_owners import RowOwners, owners_requesting
 from lightning_hooks.engine.watching.share import Share
@@ -27,6 +27,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import BATCH, LOSS, WHOLE, Due, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
+from lightning_hooks.snapshot.contents import are_same
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, blamed
 from lightning_hooks.stats.merged_state import MergedState, PendingState
@@ -104,8 +105,11 @@ class Observer(Participant):
         self.graph_key: Hashable = self.demands
         self._demands_of: dict[tuple[Due, ...], Due] = {}
         self._cost = 0.0, 0
-        # Writers of the loss, the whole gradient and the batch, by the index of their row.
-        self._writers_of_whole: dict[int, Callable[[Tensor], None]] = {}
+        self._loss_row, self._batch_row = plan.whole_row(LOSS), plan.whole_row(BATCH)
+        # Writers of the loss and the batch, by the index of their row and by what is due; None where the row is not.
+        self._writers_of_whole: dict[tuple[int, Due], Callable[[Tensor], None] | None] = {}
+        self._compares = "pairs" in index.kept
+        self._may_capture = self.table.state.is_cuda
         self._told_capture = False
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
@@ -225,13 +229,12 @@ class Observer(Participant):
 
     def read_before_step(self, number: int, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Read in the turn of an owner the tensors of parameters that exist before the step of their optimizer."""
-        self._read("before_step", optimizer, memo.scale, number)
+        due = self._read("before_step", optimizer, memo.scale, number)
         self._read_whole_gradient(number, optimizer, memo.scale)
-        if "pairs" not in self.plan.index.kept or not self._reads:
-            return
-        for due in self._due_rows("before_step", optimizer, number):
-            if due.tensor == "grad":
-                self._compare(due, memo.scale)
+        if self._compares and due and self._reads:
+            for each in due:
+                if each.tensor == "grad":
+                    self._compare(each, memo.scale)
 
     def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("final", optimizer, memo.scale)
@@ -259,7 +262,7 @@ class Observer(Participant):
 
     def skips_capture(self) -> bool:
         """Whether nothing is measured now because a CUDA graph is being captured. Warns the first time."""
-        if not kernels.is_capturing(self.table.state.device):
+        if not self._may_capture or not kernels.is_capturing(self.table.state.device):
             return False
         if not self._told_capture:
             self._told_capture = True
@@ -288,12 +291,17 @@ class Observer(Participant):
             except UnmeasurableError as error:
                 self.fallback.warn_unmeasurable(row.index, error)
 
-    @torch.no_grad()
     def _compare(self, due: TensorRows, scale: Tensor | None) -> None:
         """Compare gradients with those of the previous step at which their owners compared them."""
+        positions = self.pairs.note(due.offsets.rows, self.demands)
+        if positions:
+            self._compare_at(positions, due, scale)
+
+    @torch.no_grad()
+    def _compare_at(self, positions: Sequence[int], due: TensorRows, scale: Tensor | None) -> None:
         rows = due.offsets.rows
         gradients: dict[int, Tensor] = {}
-        for position in self.pairs.note(rows, self.demands):
+        for position in positions:
             # If one row fails, this rank must still take part in the collective of the next row. Do not use `guard`, which
             # takes longer: there may be thousands of rows.
             try:
@@ -306,13 +314,18 @@ class Observer(Participant):
         with self.guard:
             self.pairs.compare(gradients, scale)
 
-    def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None, number: int | None = None) -> None:
-        """Measure the tensors of parameters that exist in a phase, and set their rows."""
+    def _read(
+        self, phase: str, optimizer: Optimizer, scale: Tensor | None = None, number: int | None = None
+    ) -> Sequence[TensorRows]:
+        """Measure the tensors of parameters that exist in a phase, and set their rows. Returns the rows that are due."""
         if not self._reads:
-            return
+            return ()
+        due: Sequence[TensorRows] = ()
         with self.guard:
-            for row, measurement in self._reader.read(phase, optimizer, self._due_rows(phase, optimizer, number), scale):
+            due = self._due_rows(phase, optimizer, number)
+            for row, measurement in self._reader.read(phase, optimizer, due, scale):
                 self.fallback.put(row, measurement)
+        return due
 
     def _read_whole_gradient(self, number: int, optimizer: Optimizer, scale: Tensor | None) -> None:
         """Measure the norm of all gradients of an optimizer, in the turn of the owner that asks for it."""
@@ -327,10 +340,10 @@ class Observer(Participant):
 
     def note_batch(self, tensors: Iterable[Tensor]) -> None:
         """Merge the real numbers of a batch into the row of the batch, before the batch is used."""
-        row = self.plan.whole_row(BATCH)
-        for tensor in tensors if row is not None else ():
-            if tensor.is_floating_point():
-                self._note_whole(row, tensor)
+        if self._batch_row is not None:
+            for tensor in tensors:
+                if tensor.is_floating_point():
+                    self._note_whole(self._batch_row, tensor)
 
     def note_loss(self, loss: Tensor, batches: int = 1) -> None:
         """Merge a loss into the row of the loss, before its backward.
@@ -339,19 +352,23 @@ class Observer(Participant):
             loss: as it is differentiated: multiplied by the loss scale, and divided by the batches of an optimizer's step.
             batches: the number of these batches.
         """
-        self._note_whole(self.plan.whole_row(LOSS), loss, batches)
+        if self._loss_row is not None:
+            self._note_whole(self._loss_row, loss, batches)
 
-    def _note_whole(self, row: int | None, tensor: Tensor, times: int = 1) -> None:
-        fallback = self.fallback
-        if row is None or self.failed or not self.plan.rows[row].due(self.demands):
+    def _note_whole(self, row: int, tensor: Tensor, times: int = 1) -> None:
+        if self.failed:
             return
+        key, fallback = (row, self.demands), self.fallback
         with self.account, self.guard:
-            if row not in self._writers_of_whole:
-                self._writers_of_whole[row] = self.table.writer(row, fallback, ())
-            cost = fallback.calls, fallback.nanoseconds
-            self._writers_of_whole[row](tensor.detach() if times == 1 else tensor.detach() * times)
-            # Restore the counters, which stand for calls of hooks: no hook was called, and `account` has measured the time.
-            fallback.calls, fallback.nanoseconds = cost
+            if key not in self._writers_of_whole:
+                is_due = self.plan.rows[row].due(self.demands)
+                self._writers_of_whole[key] = self.table.writer(row, fallback, ()) if is_due else None
+            write = self._writers_of_whole[key]
+            if write is not None:
+                cost = fallback.calls, fallback.nanoseconds
+                write(tensor.detach() if times == 1 else tensor.detach() * times)
+                # Restore the counters, which stand for calls of hooks: no hook was called, and `account` has measured the time.
+                fallback.calls, fallback.nanoseconds = cost
 
     def scaled_by(self, factor: Tensor | None) -> None:
         """Multiply gradients that were measured under an old loss scale by `factor`, the new scale over the old one."""

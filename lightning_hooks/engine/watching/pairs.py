@@ -37,12 +37,13 @@ class PairWatch:
                 self._until.setdefault(end, []).append(row)
         self._demands = {row.index: _demands_of_comparing(row) for row in plan.rows}
         self._summed_at: dict[Due, list[Row]] = {}
+        self._compared_at: dict[Due, set[int]] = {}  # the rows of `_kept` that are compared, by what is due
         # By row: `_before` has the gradient at the previous watched step, `_now` that of this step. While a row is not in
         # `_copied`, the tensor in `_now` is only memory for the copy.
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
         self._copied: set[int] = set()
-        self._compared: set[int] = set()  # rows that were compared after their last micro-batch
+        self._compared: set[int] = set()  # after their last micro-batch, if any row is summed
 
     def begin(self, step: int) -> None:
         """Begin a watched step: the latest copies of gradients become those of the previous step.
@@ -60,6 +61,7 @@ class PairWatch:
         for end in [end for end in self._until if end < step]:
             rows = self._until.pop(end)
             self._kept.difference_update(rows)
+            self._compared_at.clear()
             for row in rows:
                 before.pop(row, None)
                 now.pop(row, None)
@@ -87,9 +89,12 @@ class PairWatch:
             rows: the rows.
             demands: what is due. A row is compared whenever an owner that compares it has it measured.
         """
-        self._compared.update(rows)
-        kept, of_row = self._kept, self._demands
-        return [position for position, row in enumerate(rows) if row in kept and not demands.isdisjoint(of_row[row])]
+        if self.summed:
+            self._compared.update(rows)
+        if demands not in self._compared_at:
+            self._compared_at[demands] = {row for row in self._kept if not demands.isdisjoint(self._demands[row])}
+        compared = self._compared_at[demands]
+        return [position for position, row in enumerate(rows) if row in compared] if compared else []
 
     def compare(self, gradients: Mapping[int, Tensor], scale: Tensor | None) -> None:
         """Compare gradients of a step with those of the previous watched step, and keep copies.

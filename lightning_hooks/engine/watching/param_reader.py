@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from operator import is_
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Due, Row
 from lightning_hooks.rules import parse_tensor
+from lightning_hooks.snapshot.contents import are_same
 from lightning_hooks.stats.divided import measure_divided
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.row_offsets import RowOffsets
@@ -50,6 +51,14 @@ class TensorRows(NamedTuple):
     sharded: list[int]
 
 
+@dataclass(slots=True)
+class _Copies:
+    """Copies of parameters from before an update; the parameters themselves until they are copied."""
+
+    parameters: list[nn.Parameter]
+    tensors: Sequence[Tensor]
+
+
 class ParamReader:
     """Reads tensors of an optimizer's parameters into the rows of a table.
 
@@ -75,9 +84,13 @@ class ParamReader:
             self._updates_of.setdefault(param, []).append(update)
         # By phase, turn, demands and first parameter: the optimizer's parameters at the last lookup, and their rows.
         self._cached: dict[tuple[str, int | None, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
+        # By phase, turn and demands: the tensors of which a row is due, which do not depend on the optimizer.
+        self._tensors: dict[tuple[str, int | None, Due], list[str]] = {}
+        # The lists of rows that one call of the kernel has written together last, and their offsets one after the other.
+        self._joined: tuple[list[RowOffsets], RowOffsets] | None = None
         self._snapshots = Snapshots()
         self.changes: TensorRows | None = None
-        self._before: WeakKeyDictionary[Optimizer, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
+        self._before: WeakKeyDictionary[Optimizer, _Copies] = WeakKeyDictionary()
         self._warned_of: set[str] = set()  # the tensors, such as `state.exp_avg`, whose absence was warned of
 
     def forget(self) -> None:
@@ -103,7 +116,8 @@ class ParamReader:
             turn: the owner in whose turn they are read; None for all.
             rows: those of that turn.
         """
-        if phase not in self.phases:
+        tensors = self._tensors_of(phase, schedules, turn, rows) if phase in self.phases else ()
+        if not tensors:
             return []
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if not parameters:
@@ -112,24 +126,34 @@ class ParamReader:
         cached, due = self._cached.get(key, ([], []))
         if not are_same(cached, parameters):
             chosen = None if rows is None else frozenset(rows)
-            tensors = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase]
             due = [each for tensor in tensors for each in self._find(parameters, schedules, tensor, chosen)]
             self._cached[key] = parameters, due
         return due
 
+    def _tensors_of(self, phase: str, schedules: Due, turn: int | None, rows: Collection[int] | None) -> Sequence[str]:
+        """The tensors of a phase of which a row is due, of whichever parameter; arguments as of `due`."""
+        key = (phase, turn, schedules)
+        if key not in self._tensors:
+            chosen = None if rows is None else frozenset(rows)
+            due = {row.tensor for row in self._rows_due(schedules, chosen)}
+            self._tensors[key] = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase and tensor in due]
+        return self._tensors[key]
+
     def copy_parameters(self, optimizer: Optimizer, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
         self.changes = None
-        due = self.due("after_update", optimizer, schedules)
-        parameters = [parameter for rows in due if rows.kind.is_change for parameter in rows.parameters]
+        changing = [rows.parameters for rows in self.due("after_update", optimizer, schedules) if rows.kind.is_change]
+        if not changing:
+            return
+        parameters = changing[0] if len(changing) == 1 else [parameter for several in changing for parameter in several]
         # Skip lazy parameters, which have no value before the first step.
         if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if parameters:
             # Note the parameters first: if copying fails, this rank must still read the differences, where other ranks wait for
             # it.
-            self._before[optimizer] = parameters, [*parameters]
-            self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
+            copies = self._before[optimizer] = _Copies(parameters, parameters)
+            copies.tensors = self._snapshots.take(optimizer, parameters)
 
     def read(self, phase: str, optimizer: Optimizer, rows: Sequence[TensorRows], scale: Tensor | None = None) -> Unwritten:
         """Set rows of a phase, and return the rows that are not written. `after_update` needs `copy_parameters` before it.
@@ -185,8 +209,11 @@ class ParamReader:
         """Set the rows of several lists in one call of the kernel."""
         if not lists:
             return []
-        offsets = RowOffsets.joined([each for each, _ in lists])
-        tensors = [tensor for _, several in lists for tensor in several]
+        several = [each for each, _ in lists]
+        if self._joined is None or not are_same(self._joined[0], several):
+            self._joined = several, RowOffsets.joined(several)
+        offsets = self._joined[1]
+        tensors = [tensor for _, of_rows in lists for tensor in of_rows]
         left = self._table.measure_all(offsets, tensors)
         return self._put([offsets.rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
@@ -200,7 +227,8 @@ class ParamReader:
 
     def _read_changes(self, due: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to the differences between parameters and their copies; the kernel subtracts while measuring, if it can."""
-        parameters, copies = self._before.get(optimizer, ([], []))
+        before = self._before.get(optimizer)
+        parameters, copies = ([], []) if before is None else (before.parameters, before.tensors)
         rows, is_complete = due.offsets.rows, are_same(parameters, due.parameters)
         if not is_complete:
             row_of = dict(zip(due.parameters, rows, strict=True))
@@ -218,6 +246,8 @@ class ParamReader:
         return self._put([rows[i] for i in left], measure_all(changes))
 
     def _look_up(self, due: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
+        if due.kind.of_all is not None:
+            return due.kind.of_all(due.parameters)
         value, key = due.kind.value, due.tensor.partition(".")[2]
         values: list[Tensor | None] = []
         for parameter in due.parameters:
@@ -236,8 +266,8 @@ class ParamReader:
     ) -> Iterator[TensorRows]:
         """The due rows of a tensor, at most one of each parameter in a result. `chosen` limits them to some rows."""
         rows: dict[nn.Parameter, list[int]] = {}
-        for row in self._plan.rows:
-            if row.tensor == tensor and self._is_due(row, schedules) and (chosen is None or row.index in chosen):
+        for row in self._rows_due(schedules, chosen):
+            if row.tensor == tensor:
                 rows.setdefault(row.target.value, []).append(row.index)
         counted = self._plan.on_request_at(schedules).get("histogram", ())
         # Several owners may need rows of their own of one tensor; see `plan/joined.py`.
@@ -247,6 +277,10 @@ class ParamReader:
             if watched:
                 offsets = self._table.offsets([rows[parameter][position] for parameter in watched], counted)
                 yield TensorRows(tensor, self._kinds[tensor], watched, offsets, sharded)
+
+    def _rows_due(self, schedules: Due, chosen: Collection[int] | None) -> list[Row]:
+        """The rows that are due, of those that are chosen; all by default."""
+        return [row for row in self._plan.rows if (chosen is None or row.index in chosen) and self._is_due(row, schedules)]
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         # A row of `param` is also due if the `update` row of its parameter is due, whose `ratio` divides by the norm of
@@ -262,8 +296,3 @@ class ParamReader:
         if tensor not in self._warned_of:
             self._warned_of.add(tensor)
             warnings.warn(f"{resolved.where}.{error}", stacklevel=2)
-
-
-def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two sequences hold the same objects in the same order."""
-    return len(some) == len(others) and all(map(is_, some, others))

@@ -90,7 +90,10 @@ class Producer:
     @property
     def is_between(self) -> bool:
         """Whether the step under way has only what is measured at every step, for every owner with consumers."""
-        return all(self.observer.shares[number].is_between for number in self._due_now())
+        return self._are_between(self._due_now())
+
+    def _are_between(self, owners: Iterable[int]) -> bool:
+        return all([self.observer.shares[number].is_between for number in owners])
 
     def end(self, step: int, take_reports: Callable[[], Mapping[str, float]]) -> None:
         """Finish a watched step, or the run of another stage. All ranks must call `end`, which merges the table over them.
@@ -108,7 +111,7 @@ class Producer:
         due = self._due_now()
         scale = observer.loss_scale  # the factor by which gradients of module tensors are still multiplied
         observer.fallback.note_order()
-        is_between = self.is_between
+        is_between = self._are_between(due)
         own, checksum = (None, 0) if is_between else self._facts_of_rank()
         pending = observer.exchange(checksum)
         awaited = self._awaiting_requests
@@ -139,10 +142,10 @@ class Producer:
 
     def _due_now(self) -> dict[int, Due]:
         """By owner with consumers, what is due in the step that ends. Outside training, a whole run is one step."""
-        observer = self.observer
-        everything = {share.part.number: frozenset(share.plan.schedules) for share in observer.shares if not share.stopped}
-        due = observer.due_shares if observer.stage == "train" else everything
-        return {number: each for number, each in due.items() if number in self.views and not observer.shares[number].is_absent}
+        shares, due = self.observer.shares, self.observer.due_shares
+        if self.observer.stage != "train":
+            due = {share.part.number: frozenset(share.plan.schedules) for share in shares if not share.stopped}
+        return {number: each for number, each in due.items() if number in self.views and not shares[number].is_absent}
 
     def _reports(self, due: Iterable[int], take_reports: Callable[[], Mapping[str, float]]) -> dict[int, Mapping[str, float]]:
         """By owner, the reports in its view."""

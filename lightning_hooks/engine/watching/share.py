@@ -32,6 +32,8 @@ class Share:
         writes_global: whether its views have the global numbers under `run/`, the overhead included.
 
     Attributes:
+        plan: the plan of the owner.
+        is_between: whether only what is measured at every step is due in the step under way.
         factor: how many times longer intervals are than the rules say.
         overhead: the share of the time of steps that the owner takes; None if nobody asks.
         account: takes the time of work for this owner alone; None before it joins a run.
@@ -52,6 +54,7 @@ class Share:
         writes_global: bool = True,
     ) -> None:
         self.part = part
+        self.plan: Plan = part.plan
         self.owner = owner
         self.on_error = on_error
         self.publisher = publisher
@@ -66,16 +69,11 @@ class Share:
         self.account: Account | None = None
         self.uncalled_classes: dict[str, str] | None = None
         self.shapes: dict[int, tuple[int, ...]] = {}
-        self._intervals = [(each, each) for each in part.plan.schedules]
-        self._due_of: dict[tuple[bool, ...], Due] = {}
-        self._due: Due = frozenset()
+        self.is_between = False
+        self._intervals = part.plan.schedules  # widened
+        self._due_of: dict[tuple[bool, ...], tuple[Due, bool]] = {}
         self._focus_until = 0  # the step before which every row is measured
         self._last_asked = -1
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the owner."""
-        return self.part.plan
 
     def due(self, step: int) -> Due:
         """The schedules of the plan that are due at a step. Call it once at every step."""
@@ -83,17 +81,13 @@ class Share:
             return frozenset()
         is_focused = step < self._focus_until
         self._last_asked = step
-        chosen = tuple([is_focused or widened.due(step) for _, widened in self._intervals])
+        chosen = tuple([is_focused or widened.due(step) for widened in self._intervals])
         # Return the same set for the same schedules: a set keeps its hash, and several caches have it as their key.
         if chosen not in self._due_of:
-            self._due_of[chosen] = frozenset(compress(self.plan.schedules, chosen))
-        self._due = self._due_of[chosen]
-        return self._due
-
-    @property
-    def is_between(self) -> bool:
-        """Whether only what is measured at every step is due in the step under way."""
-        return self.plan.is_between(self._due)
+            due: Due = frozenset(compress(self.plan.schedules, chosen))
+            self._due_of[chosen] = due, self.plan.is_between(due)
+        due, self.is_between = self._due_of[chosen]
+        return due
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
@@ -101,7 +95,7 @@ class Share:
             self.factor = factor
             if self.overhead is not None:
                 self.overhead.restart()
-            self._intervals = [(each, self._widened(each)) for each, _ in self._intervals]
+            self._intervals = tuple(map(self._widened, self.plan.schedules))
 
     def _widened(self, schedule: EveryN) -> EveryN:
         """A schedule with longer intervals; that of what is measured at every step stays."""

@@ -7,6 +7,7 @@ are copied in a few launches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.foreach import foreach
+from lightning_hooks.snapshot.contents import are_same
 from lightning_hooks.stats import kernels
 from lightning_hooks.tensor_kinds import is_plain
 
@@ -28,14 +30,30 @@ class Snapshots:
     """
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Any, dict[nn.Parameter, Tensor]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Any, _Kept] = WeakKeyDictionary()
 
     def take(self, optimizer: Any, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
         """Copies in the order of the parameters; the next call for the optimizer may overwrite them."""
-        kept = self._kept.setdefault(optimizer, {})
-        copies = copy_all(parameters, [kept.get(parameter) for parameter in parameters])
-        kept.update(zip(parameters, copies, strict=True))
+        kept = self._kept.get(optimizer)
+        if kept is None:
+            kept = self._kept[optimizer] = _Kept()
+        # Most steps copy the parameters of the step before: a look-up of each would call Python for its hash.
+        if not are_same(kept.parameters, parameters):
+            kept.parameters, kept.memory = [*parameters], [kept.all.get(parameter) for parameter in parameters]
+        copies = copy_all(parameters, kept.memory)
+        if not are_same(kept.memory, copies):
+            kept.all.update(zip(parameters, copies, strict=True))
+            kept.memory = [*copies]
         return copies
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The copies of the parameters of one optimizer: of all that were ever copied, and those of the last call in its order."""
+
+    all: dict[nn.Parameter, Tensor] = field(default_factory=dict)
+    parameters: list[nn.Parameter] = field(default_factory=list)
+    memory: list[Tensor | None] = field(default_factory=list)
 
 
 def copy_all(tensors: Sequence[Tensor], memory: Sequence[Tensor | None]) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -45,7 +45,6 @@ class WholeGradient:
             self._is_due[due] = not any(row.tensor == "grad" and row.due(due) for row in plan.rows)
         return self._is_due[due]
 
-    @torch.no_grad()
     def read(self, optimizer: Optimizer, scale: Tensor | None) -> Measurement | None:
         """The gradients of all optimizers of the step that were read so far; None without any gradient.
 
@@ -53,25 +52,28 @@ class WholeGradient:
             optimizer: steps next.
             scale: the loss scale by which its gradients are still multiplied; None if they are not.
         """
-        by_device: dict[torch.device, list[Tensor]] = {}
-        for tensor in self._gradients(optimizer):
-            by_device.setdefault(tensor.device, []).append(tensor)
-        if by_device:
-            moments = _merged([kernels.measure_many(tensors) for tensors in by_device.values()])
+        gradients = self._gradients(optimizer)
+        moments = kernels.merged_in_host(gradients) if gradients else None
+        if moments is None:
+            moments = _measured(gradients)
+        if moments is not None:
             self._read[id(optimizer)] = moments if scale is None else rescale(moments, scale.double().reciprocal())
         read = [*self._read.values()]
         return MergedMeasurement(read[0] if len(read) == 1 else _merged([each[None] for each in read])) if read else None
 
-    def _gradients(self, optimizer: Optimizer) -> Iterator[Tensor]:
-        """The elements that this rank counts: of a gradient that all ranks hold, the first rank counts all."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                gradient = parameter.grad if parameter.requires_grad else None
-                if gradient is None or not (self._reads_shared or is_sharded(gradient)):
-                    continue
-                stored = elements(gradient)
-                if stored is not None and stored[0].numel():
-                    yield stored[0]
+    def _gradients(self, optimizer: Optimizer) -> list[Tensor]:
+        """The gradients that this rank counts: of a gradient that all ranks hold, the first rank counts all."""
+        held = [parameter.grad for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+        return [each for each in held if each is not None and (self._reads_shared or is_sharded(each))]
+
+
+def _measured(gradients: Sequence[Tensor]) -> Tensor | None:
+    """The moments of all gradients together, float64 [9] on one of their devices; None without any element."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for stored, _ in filter(None, map(elements, gradients)):
+        if stored.numel():
+            by_device.setdefault(stored.device, []).append(stored)
+    return _merged([kernels.measure_many(tensors) for tensors in by_device.values()]) if by_device else None
 
 
 def _merged(moments: list[Tensor]) -> Tensor:

@@ -21,7 +21,7 @@ from lightning_hooks import backends
 from lightning_hooks.stats import histogram as histograms
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import no_kernel, reference
-from lightning_hooks.stats.moments import MOMENTS
+from lightning_hooks.stats.moments import MOMENTS, merge_in_host
 from lightning_hooks.stats.units import reference as units
 from lightning_hooks.tensor_kinds import held_part
 
@@ -39,6 +39,7 @@ __all__ = [
     "measure",
     "measure_many",
     "measure_units",
+    "merged_in_host",
     "on_device",
     "serves_in_graphs",
     "unpacked",
@@ -81,7 +82,22 @@ def measure_many(several: Sequence[Tensor]) -> Tensor:
     if not rows:
         moments: Tensor = _other_kernel(several[0]).measure_many(several)
         return moments
-    return torch.stack([measure(tensor) for tensor in several])
+    pairs = zip(several, packed, strict=True)
+    return torch.stack([measure(tensor) if row is None else unpacked(row) for tensor, row in pairs])
+
+
+def merged_in_host(several: Sequence[Tensor]) -> Tensor | None:
+    """The raw moments of the elements of several tensors together, float64 [9]; None if `host` does not measure all of them.
+
+    Example:
+        >>> merged_in_host([torch.tensor([1.0, 3.0]), torch.ones(0), torch.tensor([5.0])])[:2].tolist()
+        [3.0, 3.0]
+    """
+    packed = host.read_many(several)
+    if None in packed:
+        return None
+    rows = np.frombuffer(bytearray().join(packed)).reshape(-1, MOMENTS)
+    return torch.from_numpy(merge_in_host(rows[rows[:, schema.COUNT] > 0]))
 
 
 def compare_many(state: Tensor, firsts: NDArray[np.int64], tensors: Sequence[Tensor], others: Sequence[Tensor]) -> list[int]:
@@ -110,16 +126,14 @@ def are_finite(several: Sequence[Tensor]) -> bool:
         >>> are_finite([torch.ones(2), torch.tensor([1.0, torch.nan])])
         False
     """
-    held = [held_part(each) for each in several]
-    several = [torch.view_as_real(each.detach()) if each.is_complex() else each for each in held]
     packed = host.read_many(several)
     # Numbers in host memory need no operation of torch, which takes some microseconds each.
     rows = np.frombuffer(b"".join([row for row in packed if row is not None])).reshape(-1, MOMENTS)
     others: dict[torch.device, list[Tensor]] = {}
-    for tensor, row in zip(several, packed, strict=True):
-        if row is None:
-            # Detach the tensor, because plain torch may read it, which autograd would record.
-            others.setdefault(tensor.device, []).append(tensor.detach())
+    for tensor in [tensor for tensor, row in zip(several, packed, strict=True) if row is None]:
+        # Detach the tensor, because plain torch may read it, which autograd would record.
+        held = held_part(tensor).detach()
+        others.setdefault(held.device, []).append(torch.view_as_real(held) if held.is_complex() else held)
     of_devices = (measure_many(group)[:, schema.NONFINITE] for group in others.values())
     return not (rows[:, schema.NONFINITE] > 0).any() and not any(bool((nonfinite > 0).any()) for nonfinite in of_devices)
 
