@@ -96,21 +96,26 @@ class Publisher:
     """Pass each step view to every consumer, in the order of the consumers."""
 
     def __init__(self, consumers: Iterable[StepConsumer]) -> None:
-        self._consumers = list(consumers)
+        self._keep(list(consumers))
+
+    def _keep(self, consumers: list[StepConsumer]) -> None:
+        self._consumers = consumers
+        self._between = [each for each in consumers if isinstance(each, EveryStepConsumer)]
 
     def start(self, rows: RowIndex, run: RunContext) -> None:
         """Start every consumer. If one raises, keep only the consumers that were started, so that `close` closes them."""
-        consumers, self._consumers = self._consumers, []
-        for consumer in consumers:
-            consumer.start(rows, run)
-            self._consumers.append(consumer)
+        started: list[StepConsumer] = []
+        try:
+            for consumer in self._consumers:
+                consumer.start(rows, run)
+                started.append(consumer)
+        finally:
+            self._keep(started)
 
     def publish(self, view: StepView) -> None:
         """Pass a view to every consumer that reads such views, even if one raises; then raise the first error."""
         failures: list[Exception] = []
-        for consumer in self._consumers:
-            if view.is_between and not isinstance(consumer, EveryStepConsumer):
-                continue
+        for consumer in self._between if view.is_between else self._consumers:
             try:
                 consumer.consume(view)
             except Exception as error:
@@ -120,7 +125,8 @@ class Publisher:
 
     def close(self, error: BaseException | None) -> None:
         """Close every consumer once. An error becomes a warning; Ctrl-C is raised after all consumers are closed."""
-        consumers, self._consumers = self._consumers, []
+        consumers = self._consumers
+        self._keep([])
 
         def close(consumer: StepConsumer) -> None:
             try:

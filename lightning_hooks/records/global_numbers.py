@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.plan.row_index import RowIndex, joined
 from lightning_hooks.plan.rows import BATCH, GRADIENT, LOSS
-from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
+from lightning_hooks.stats.schema import COUNT, MEAN, NONFINITE, unguarded_squares
 from lightning_hooks.stats.statistics import compute
 
 Array = NDArray[np.float64]
@@ -30,7 +31,11 @@ class GlobalNumbers:
         found = {tensor: np.flatnonzero(of_rows == tensor) for tensor in _NORMS}
         rows = {tensor: indices for tensor, indices in found.items() if len(indices)}
         self._tensors = tuple(rows)
-        self._loss_row, self._whole_gradient, self._batch = (_row_of(index, each) for each in (LOSS, GRADIENT, BATCH))
+        self._whole = _WholeRows(*(_row_of(index, each) for each in (LOSS, GRADIENT, BATCH)))
+        # The rows of the whole step alone, and where each of them is in this array.
+        known = [row for row in self._whole if row is not None]
+        self._known = np.array(known, dtype=np.intp)
+        self._among_known = _WholeRows(*(None if row is None else known.index(row) for row in self._whole))
         # The rows of all tensors one after the other, and the offset at which the rows of each tensor begin.
         self._rows = joined([*rows.values()])
         self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
@@ -39,14 +44,9 @@ class GlobalNumbers:
         """The numbers of a step by tag, without norms of tensors that were not measured and without a noise scale of NaN."""
         rows = moments[: self._count]
         counts = rows[:, COUNT]
-        squared = squares(rows)  # 0 for rows that were not measured
         with np.errstate(over="ignore", invalid="ignore"):
-            # If elements are infinite, `squares` is NaN although the norm is infinite. The statistic `norm` is right
-            # there too, but slower.
-            if not np.isfinite(np.add.reduce(squared)):
-                squared = np.where(counts > 0, np.square(compute("norm", rows)), 0.0)
-            sums = self._sums(squared)
-        norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
+            squared = _squared(rows)
+            norms = dict(zip(self._tensors, np.sqrt(self._sums(squared)).tolist(), strict=True))
         if not counts.all():
             measured = dict(zip(self._tensors, self._sums(counts).tolist(), strict=True))
             norms = {tensor: norm for tensor, norm in norms.items() if measured[tensor]}
@@ -56,19 +56,50 @@ class GlobalNumbers:
             out["run/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
         if not math.isnan(noise_scale):
             out["run/noise_scale"] = noise_scale
-        if self._whole_gradient is not None and counts[self._whole_gradient] > 0:
-            out["run/grad_norm"] = float(np.sqrt(squared[self._whole_gradient]))
-        if self._loss_row is not None and counts[self._loss_row] > 0:
-            out["run/loss"] = float(compute("mean", rows[self._loss_row : self._loss_row + 1])[0])
-        out["run/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
-        if self._batch is not None:
-            # A batch may hold NaN on purpose, as a mask of its targets.
-            out["run/nonfinite"] -= float(rows[self._batch, NONFINITE])
+        _add_whole(out, rows, squared, self._whole)
+        return out
+
+    def of_whole(self, moments: Array) -> dict[str, float]:
+        """The same numbers, of a step at which no rows but those of the loss, the whole gradient and the batch are measured."""
+        out: dict[str, float] = {}
+        rows = moments.take(self._known, axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            _add_whole(out, rows, _squared(rows), self._among_known)
         return out
 
     def _sums(self, of_rows: Array) -> Array:
         sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
         return sums
+
+
+class _WholeRows(NamedTuple):
+    """The rows of the tensors of the whole step; None for one that there is not."""
+
+    loss: int | None
+    gradient: int | None
+    batch: int | None
+
+
+def _squared(rows: Array) -> Array:
+    """The sum of squares of every row, 0 for rows that were not measured; for a caller inside `np.errstate`."""
+    squared = unguarded_squares(rows)
+    # If elements are infinite, the sum is NaN although the norm is infinite. The statistic `norm` is right there too, but
+    # slower.
+    if np.isfinite(np.add.reduce(squared)):
+        return squared
+    return np.where(rows[:, COUNT] > 0, np.square(compute("norm", rows)), 0.0)
+
+
+def _add_whole(out: dict[str, float], rows: Array, squared: Array, whole: _WholeRows) -> None:
+    """Add the numbers of the whole step to those of the rows of tensors."""
+    if whole.gradient is not None and rows[whole.gradient, COUNT] > 0:
+        out["run/grad_norm"] = float(np.sqrt(squared[whole.gradient]))
+    if whole.loss is not None and rows[whole.loss, COUNT] > 0:
+        out["run/loss"] = float(rows[whole.loss, MEAN])
+    out["run/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
+    if whole.batch is not None:
+        # A batch may hold NaN on purpose, as a mask of its targets.
+        out["run/nonfinite"] -= float(rows[whole.batch, NONFINITE])
 
 
 def _row_of(index: RowIndex, tensor: str) -> int | None:

@@ -181,20 +181,6 @@ class UnscaledMeasurement(Measurement):
         return self._histogram
 
 
-class MergedMeasurement(Measurement):
-    """The measurement of many tensors together, of which only the moments are known.
-
-    Args:
-        moments: of all their elements, float64 [9].
-    """
-
-    __slots__ = ()
-
-    def __init__(self, moments: Tensor) -> None:
-        super().__init__(moments)
-        self._moments = moments
-
-
 def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
     """Measurements of many tensors. The moments of plain dense tensors are computed at once, with one call for each device.
 

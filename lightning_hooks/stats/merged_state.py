@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -44,15 +43,21 @@ class PendingState:
         self._copy = copy
         self.sections = sections
         self._requests = requests
+        self._merged: MergedState | None = None
 
     @property
     def ready(self) -> bool:
         """See `HostCopy`."""
         return self._copy.ready
 
-    @cached_property
+    @property
     def merged(self) -> MergedState:
         """The merged state. Waits for the device if the copy is not complete."""
+        if self._merged is None:
+            self._merged = self._read()
+        return self._merged
+
+    def _read(self) -> MergedState:
         state = self._copy.wait()
         if self._requests is not None:
             return MergedState(state, *self._requests)

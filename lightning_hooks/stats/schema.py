@@ -69,10 +69,11 @@ def merge_moments(rows: Any, how: Reduction) -> Any:
 def squares(m: Numbers) -> Array:
     """The sum of squares of every row, float64 [...], from moments as a formula of `Statistic` reads them."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return _squares(m)
+        return unguarded_squares(m)
 
 
-def _squares(m: Numbers) -> Array:
+def unguarded_squares(m: Numbers) -> Array:
+    """As `squares`, for a caller inside `np.errstate`."""
     square: Array = m[..., M2] + m[..., COUNT] * np.square(m[..., MEAN])
     return square
 
@@ -83,7 +84,7 @@ def _abs_max(m: Numbers) -> Array:
 
 
 def _norm(m: Numbers) -> Array:
-    value = np.sqrt(_squares(m))
+    value = np.sqrt(unguarded_squares(m))
     if np.isfinite(np.add.reduce(value, axis=None)):
         return value
     # If elements are infinite and none is NaN, the squared deviations are NaN (inf - inf), but the norm is infinite.

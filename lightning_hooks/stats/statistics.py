@@ -96,7 +96,8 @@ def ratio_of_rows(moments: Array, updates: NDArray[np.intp], params: NDArray[np.
         updates: the indices of the rows of updates.
         params: the index of the row of the parameter of each.
     """
-    return ratio(compute("norm", moments[..., updates, :]), compute("norm", moments[..., params, :]))
+    norms = compute("norm", moments[..., np.concatenate([updates, params]), :])
+    return ratio(norms[..., : len(updates)], norms[..., len(updates) :])
 
 
 def ratio(update: Array, param: Array) -> Array:

@@ -269,6 +269,11 @@ class Table:
         )
         return skipped
 
+    def put_moments(self, row: int, moments: Tensor) -> None:
+        """Overwrite a row that keeps nothing else with moments, float64 [9] on any device."""
+        start = row * MOMENTS
+        self.state[start : start + MOMENTS] = moments.to(self.state.device, non_blocking=True)
+
     def _measure_all_on(
         self, device: ModuleType, offsets: RowOffsets, tensors: Sequence[Tensor], subtracted: Sequence[Tensor] | None
     ) -> list[int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +51,8 @@ class EventBuilder:
         self._compiled = backends.events().module
         self._hashes: dict[tuple[str, ...], str] = {}
         self._explained: set[str] = set()
-        # By kind of event (see `_numbers`): the template, or None after the first event of the kind.
-        self._templates: dict[tuple[Any, ...], Template | None] = {}
+        # By kind of event (see `_numbers`): the template, or "seen" after the first event of the kind.
+        self._templates: dict[tuple[Any, ...], Template | Literal["seen"]] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
         """The hash of a list of row names, eight hexadecimal digits."""
@@ -83,14 +83,14 @@ class EventBuilder:
         rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
         headers, table_values = entry.table_series
         kind = entry.prefix, _TupleKey(headers), _TupleKey(entry.headers), rows, tuple(entry.summaries)
-        if kind not in self._templates:
+        template = self._templates.get(kind)
+        if template is None:
             # If the measured rows change from step to step, there is no end of kinds: clear the cache.
             if len(self._templates) >= _TEMPLATES:
                 self._templates.clear()
-            self._templates[kind] = None
+            self._templates[kind] = "seen"
             return self._message(entry)
-        template = self._templates[kind]
-        if template is None:
+        if template == "seen":
             template = self._templates[kind] = self._template(entry, self._compiled.fill_floats)
         numbers = np.array([*entry.summaries.values()], dtype=np.float64)
         if entry.merged is not None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import merge, merge_groups, neutral
+from lightning_hooks.stats.moments import merge, merge_groups, merge_in_host, neutral
 from lightning_hooks.stats.statistics import STATISTICS, compute
 from tests.stats.definitions import DEFINITIONS
 
@@ -95,3 +95,18 @@ def test_merging_with_nothing_changes_nothing(a):
 def test_no_elements_read_as_not_measured():
     row = moments_of([]).numpy()[None]
     assert all(np.isnan(compute(stat, row)[0]) for stat in STATISTICS)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 33, 64, 65, 300])
+@pytest.mark.parametrize("special", [None, np.inf, np.nan])
+def test_a_merge_in_host_memory_has_the_bits_of_torch(rows, special):
+    rng = np.random.default_rng(rows)
+    moments = rng.standard_normal((rows, 9)) * 10.0 ** rng.uniform(-8, 8, (rows, 9))
+    moments[:, 0] = rng.integers(1, 1000, rows)
+    moments[rows // 2] = neutral(1)[0].numpy()
+    moments[0, 4] = -0.0
+    if special is not None:
+        moments[-1, 1:6] = special
+    before = moments.tobytes()
+    assert merge_in_host(moments).tobytes() == merge_groups(torch.from_numpy(moments.copy())).numpy().tobytes()
+    assert moments.tobytes() == before

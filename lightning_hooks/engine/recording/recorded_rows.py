@@ -67,7 +67,7 @@ def have_nonfinite(moments: Array, rows: Rows | Sequence[int] | None) -> bool:
         moments: of all rows, float64 [rows, 9].
         rows: the numbers of the rows; None if there are none.
     """
-    return rows is not None and bool((moments[:, NONFINITE].take(rows) > 0).any())
+    return rows is not None and bool(np.count_nonzero(moments[:, NONFINITE].take(rows)))
 
 
 def have_infinite_only(moments: Array, rows: Rows) -> bool:

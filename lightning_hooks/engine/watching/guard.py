@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakMethod
 
+from lightning_hooks.engine.participants.overhead import Account
+
 
 class Guard:
     """Hands an error of the work inside to a method, which raises it or lets training continue.
@@ -34,3 +36,25 @@ class Guard:
         assert fail is not None, "the object of a guard ended before the work inside the guard"
         fail(error, *self._given)
         return True
+
+
+class AccountedGuard:
+    """A guard around work whose time an account takes.
+
+    Args:
+        account: takes the time.
+        guard: handles an error.
+    """
+
+    def __init__(self, account: Account, guard: Guard) -> None:
+        self._account, self._guard = account, guard
+
+    def __enter__(self) -> None:
+        self._account.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        # The account goes on until the error is handled.
+        try:
+            return self._guard.__exit__(kind, error, trace)
+        finally:
+            self._account.__exit__(kind, error, trace)

@@ -109,7 +109,7 @@ class Observer(Participant):
         # Writers of the loss and the batch, by the index of their row and by what is due; None where the row is not.
         self._writers_of_whole: dict[tuple[int, Due], Callable[[Tensor], None] | None] = {}
         self._compares = "pairs" in index.kept
-        self._may_capture = self.table.state.is_cuda
+        self._device = self.table.state.device
         self._told_capture = False
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
@@ -262,7 +262,7 @@ class Observer(Participant):
 
     def skips_capture(self) -> bool:
         """Whether nothing is measured now because a CUDA graph is being captured. Warns the first time."""
-        if not self._may_capture or not kernels.is_capturing(self.table.state.device):
+        if not kernels.is_capturing(self._device):
             return False
         if not self._told_capture:
             self._told_capture = True
@@ -334,9 +334,9 @@ class Observer(Participant):
             return
         if self._whole_gradient.is_due(self.shares[number].plan, self.due_shares[number]):
             with self.guard:
-                measurement = self._whole_gradient.read(optimizer, scale)
-                if measurement is not None:
-                    self.fallback.put(row, measurement)
+                moments = self._whole_gradient.read(optimizer, scale)
+                if moments is not None:
+                    self.table.put_moments(row, moments)
 
     def note_batch(self, tensors: Iterable[Tensor]) -> None:
         """Merge the real numbers of a batch into the row of the batch, before the batch is used."""

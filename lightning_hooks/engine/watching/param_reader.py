@@ -79,6 +79,8 @@ class ParamReader:
         kinds = {tensor: PARAM_TENSORS.get(parse_tensor(tensor)[0]) for tensor in plan.tensors}
         self._kinds = {tensor: kind for tensor, kind in kinds.items() if kind is not None}
         self.phases = {kind.phase for kind in self._kinds.values()}
+        self._rows = [row for row in plan.rows if row.tensor in self._kinds]
+        self._rows_due: dict[Due, list[Row]] = {}
         self._updates_of: dict[int, list[int]] = {}
         for update, param in plan.param_row_of.items():
             self._updates_of.setdefault(param, []).append(update)
@@ -135,7 +137,7 @@ class ParamReader:
         key = (phase, turn, schedules)
         if key not in self._tensors:
             chosen = None if rows is None else frozenset(rows)
-            due = {row.tensor for row in self._rows_due(schedules, chosen)}
+            due = {row.tensor for row in self._due_of(schedules, chosen)}
             self._tensors[key] = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase and tensor in due]
         return self._tensors[key]
 
@@ -266,7 +268,7 @@ class ParamReader:
     ) -> Iterator[TensorRows]:
         """The due rows of a tensor, at most one of each parameter in a result. `chosen` limits them to some rows."""
         rows: dict[nn.Parameter, list[int]] = {}
-        for row in self._rows_due(schedules, chosen):
+        for row in self._due_of(schedules, chosen):
             if row.tensor == tensor:
                 rows.setdefault(row.target.value, []).append(row.index)
         counted = self._plan.on_request_at(schedules).get("histogram", ())
@@ -278,9 +280,12 @@ class ParamReader:
                 offsets = self._table.offsets([rows[parameter][position] for parameter in watched], counted)
                 yield TensorRows(tensor, self._kinds[tensor], watched, offsets, sharded)
 
-    def _rows_due(self, schedules: Due, chosen: Collection[int] | None) -> list[Row]:
+    def _due_of(self, schedules: Due, chosen: Collection[int] | None) -> list[Row]:
         """The rows that are due, of those that are chosen; all by default."""
-        return [row for row in self._plan.rows if (chosen is None or row.index in chosen) and self._is_due(row, schedules)]
+        if schedules not in self._rows_due:
+            self._rows_due[schedules] = [row for row in self._rows if self._is_due(row, schedules)]
+        due = self._rows_due[schedules]
+        return due if chosen is None else [row for row in due if row.index in chosen]
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         # A row of `param` is also due if the `update` row of its parameter is due, whose `ratio` divides by the norm of

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from time import time
 from typing import Any, NamedTuple
 
 import torch
 
 from lightning_hooks.engine.watching.common_facts import CommonFacts, NotedFacts
+from lightning_hooks.engine.watching.guard import AccountedGuard
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.engine.watching.share_views import ShareViews, TableNumbers
@@ -71,11 +72,9 @@ class Producer:
             if share.publisher is not None
         }
 
-    @contextmanager
-    def guard(self) -> Iterator[None]:
+    def guard(self) -> AccountedGuard:
         """Surrounds work at the end of a step: the observer accounts for its time, and `on_error` for an error."""
-        with self.observer.account, self.observer.guard:
-            yield
+        return AccountedGuard(self.observer.account, self.observer.guard)
 
     @property
     def is_pending(self) -> bool:
@@ -178,9 +177,10 @@ class Producer:
 
     def _wait_for(self, pending: PendingState) -> None:
         """Wait for the device; what that takes does not count as time of the observer."""
-        # Ignore an error: reading the state again raises it where the caller handles it.
-        with self.observer.account.meter.waiting, suppress(Exception):
-            _ = pending.merged
+        if not pending.ready:
+            # Ignore an error: reading the state again raises it where the caller handles it.
+            with self.observer.account.meter.waiting, suppress(Exception):
+                _ = pending.merged
 
     def _facts_of_rank(self) -> tuple[StepFacts | None, int]:
         """The facts of this rank, and their checksum."""

@@ -21,6 +21,7 @@ class RowOwners:
         self._plan = plan
         self._count = count
         self._updates_of = updates_of
+        self._owners: dict[Due, list[list[int]]] = {}  # of each row
         self._turns: dict[Due, list[list[int]]] = {}
         self._portions: dict[Due, list[float]] = {}
 
@@ -31,14 +32,19 @@ class RowOwners:
         requests = (demand for each in asking for demand, _ in each.requests if demand in demands)
         return sorted({each.owner for each in requests if isinstance(each, Demand)})
 
+    def _owners_at(self, demands: Due) -> list[list[int]]:
+        """Of each row of the plan, the owners that demand it."""
+        if demands not in self._owners:
+            self._owners[demands] = [self.demanding(row, demands) for row in self._plan.rows]
+        return self._owners[demands]
+
     def turn(self, number: int, demands: Due) -> list[int]:
         """The rows that are read in the turn of an owner when these demands are due: those that no owner before it demands."""
         if demands not in self._turns:
             turns: list[list[int]] = [[] for _ in range(self._count)]
-            for row in self._plan.rows:
-                owners = self.demanding(row, demands)
+            for row, owners in enumerate(self._owners_at(demands)):
                 if owners:
-                    turns[owners[0]].append(row.index)
+                    turns[owners[0]].append(row)
             self._turns[demands] = turns
         return self._turns[demands][number]
 
@@ -49,8 +55,7 @@ class RowOwners:
         """
         if demands not in self._portions:
             portions = [0.0] * self._count
-            for row in self._plan.rows:
-                asking = self.demanding(row, demands)
+            for asking in self._owners_at(demands):
                 for owner in asking:
                     portions[owner] += 1.0 / len(asking)
             total = sum(portions)

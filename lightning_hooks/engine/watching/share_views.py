@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import Due
+from lightning_hooks.plan.rows import WHOLE, Due
 from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.global_numbers import GlobalNumbers
 from lightning_hooks.records.step_view import StepView
@@ -66,6 +66,24 @@ class _Kept(NamedTuple):
     slots: NDArray[np.intp]
 
 
+class _RowsAt(NamedTuple):
+    """What an owner asks for when schedules are due.
+
+    Args:
+        is_between: whether only what is measured at every step is due.
+        is_whole: whether all rows that are asked for are of the whole step, as the loss is.
+        measured: whether each row of the plan is asked for; None if all are.
+        own: the rows of the plan that are asked for.
+        of_table: the row of the table of each of these.
+    """
+
+    is_between: bool
+    is_whole: bool
+    measured: NDArray[np.bool_] | None
+    own: NDArray[np.intp]
+    of_table: NDArray[np.intp]
+
+
 class ShareViews:
     """Makes step views of the rows of one owner, and carries what its statistics need from step to step.
 
@@ -84,6 +102,8 @@ class ShareViews:
         plan = share.plan
         self._global_numbers = GlobalNumbers(plan.index) if share.writes_global else None
         self._is_whole = len(share.part.rows) == len(table.sections.kept[0].rows) and _is_identity(share.part.rows)
+        self._at: dict[Due, _RowsAt] = {}
+        self._neutral = np.tile(MOMENTS.neutral().numpy(), (len(share.part.rows), 1))
         self._kept = [self._located(each) for each in plan.kept]
         # By accumulator: the averages that it continues from step to step, and the rows whose averages a rule requests.
         self._histories: dict[str, History] = {}
@@ -110,15 +130,14 @@ class ShareViews:
             is_last: whether no other view is made of these numbers, so that this one may keep their arrays.
         """
         plan, part = self._share.plan, self._share.part
-        is_between = plan.is_between(due)
-        # Another owner may have had more rows measured than this one asked for.
-        measured = None if self._stage != "train" else part.measured_at(due)
-        is_all = measured is None or bool(measured.all())
-        moments = numbers.moments if self._is_whole and is_all and is_last else numbers.moments[part.rows]
-        if measured is not None and not is_all:
-            moments[~measured] = _NEUTRAL
+        is_between, is_whole, measured, own_rows, table_rows = self._rows_at(due)
         is_own = self._is_whole and is_last
-        of_step = [] if is_between else self._kept
+        if measured is None:
+            moments = numbers.moments if is_own else numbers.moments[part.rows]
+        else:
+            moments = self._neutral.copy()
+            moments[own_rows] = numbers.moments[table_rows]
+        of_step = () if is_between else self._kept
         named = {each.rows.accumulator.name: self._numbers_of(each, numbers, due, measured, is_own) for each in of_step}
         for name, history in self._histories.items() if named else ():
             own = next(list(each.rows) for each in plan.kept if each.accumulator.name == name)
@@ -129,7 +148,10 @@ class ShareViews:
             moments = _with_groups(plan, moments)
         for array in (moments, *named.values()):
             array.flags.writeable = False
-        summaries = {} if self._global_numbers is None else self._global_numbers(moments, _noise_scale(named))
+        summaries: dict[str, float] = {}
+        if self._global_numbers is not None:
+            of_rows = self._global_numbers
+            summaries = of_rows.of_whole(moments) if is_whole and not named else of_rows(moments, _noise_scale(named))
         return StepView(
             step=numbers.step,
             stage=self._stage,
@@ -146,6 +168,18 @@ class ShareViews:
             structure=self._structure,
             is_between=is_between,
         )
+
+    def _rows_at(self, due: Due) -> _RowsAt:
+        """The rows that the owner has asked for at a step; another owner may have had more of them measured."""
+        if due not in self._at:
+            plan, part = self._share.plan, self._share.part
+            measured = None if self._stage != "train" else part.measured_at(due)
+            if measured is not None and measured.all():
+                measured = None
+            own = np.flatnonzero(measured if measured is not None else np.ones(len(part.rows), dtype=np.bool_))
+            is_whole = all(plan.rows[row].tensor in WHOLE for row in own.tolist())
+            self._at[due] = _RowsAt(plan.is_between(due), is_whole, measured, own, part.rows[own])
+        return self._at[due]
 
     def _numbers_of(
         self, kept: _Kept, numbers: TableNumbers, due: Due, measured: NDArray[np.bool_] | None, is_own: bool
@@ -214,9 +248,6 @@ class ShareViews:
             for slot, row in enumerate(rows[name])
             if self._following[name][slot]
         }
-
-
-_NEUTRAL = MOMENTS.neutral().numpy()
 
 
 def _is_identity(rows: Sequence[int] | NDArray[np.intp]) -> bool:

@@ -71,8 +71,12 @@ def copy_all(tensors: Sequence[Tensor], memory: Sequence[Tensor | None]) -> list
     """
     copies = [tensor.detach().clone() if old is None else old for tensor, old in zip(tensors, memory, strict=True)]
     present = [i for i, old in enumerate(memory) if old is not None]
-    skipped = kernels.host.copy_many([copies[i] for i in present], [tensors[i] for i in present])
-    left = [present[i] for i in skipped]
+    if len(present) == len(copies):
+        left = kernels.host.copy_many(copies, tensors)
+    else:
+        left = [present[i] for i in kernels.host.copy_many([copies[i] for i in present], [tensors[i] for i in present])]
+    if not left:
+        return copies
     together = [i for i in left if _are_alike(copies[i], tensors[i])]
     if together:
         with torch.no_grad():

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import GRADIENT, Due
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.measurement import Measurement, MergedMeasurement
 from lightning_hooks.stats.moments import merge_groups, rescale
 from lightning_hooks.stats.processes import rank
 from lightning_hooks.tensor_kinds import elements, is_sharded
@@ -45,8 +44,8 @@ class WholeGradient:
             self._is_due[due] = not any(row.tensor == "grad" and row.due(due) for row in plan.rows)
         return self._is_due[due]
 
-    def read(self, optimizer: Optimizer, scale: Tensor | None) -> Measurement | None:
-        """The gradients of all optimizers of the step that were read so far; None without any gradient.
+    def read(self, optimizer: Optimizer, scale: Tensor | None) -> Tensor | None:
+        """The moments of the gradients of all optimizers of the step that were read so far, float64 [9]; None without any.
 
         Args:
             optimizer: steps next.
@@ -59,7 +58,7 @@ class WholeGradient:
         if moments is not None:
             self._read[id(optimizer)] = moments if scale is None else rescale(moments, scale.double().reciprocal())
         read = [*self._read.values()]
-        return MergedMeasurement(read[0] if len(read) == 1 else _merged([each[None] for each in read])) if read else None
+        return read[0] if len(read) == 1 else _merged([each[None] for each in read]) if read else None
 
     def _gradients(self, optimizer: Optimizer) -> list[Tensor]:
         """The gradients that this rank counts: of a gradient that all ranks hold, the first rank counts all."""

@@ -6,6 +6,7 @@ A store serves numbers that are not exchanged at every step, or whose size diffe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -79,6 +80,7 @@ class Store(Protocol):
         """The numbers of the rows in `due`, merged over ranks; None if `due` is empty. All ranks must call this method."""
 
 
+@lru_cache(maxsize=64)
 def no_numbers(rows: int, columns: int) -> Array:
     """The numbers of rows that were not measured: read-only zeros, float64 [rows, columns].
 
@@ -86,7 +88,8 @@ def no_numbers(rows: int, columns: int) -> Array:
         >>> no_numbers(1, 2).tolist()
         [[0.0, 0.0]]
     """
-    return np.broadcast_to(np.float64(0.0), (rows, columns))  # one element in memory
+    zeros: Array = np.broadcast_to(np.float64(0.0), (rows, columns))  # one element in memory
+    return zeros
 
 
 class StoreContext(NamedTuple):

@@ -105,6 +105,8 @@ class UnitStore:
 
     def writer(self, row: int, fallback: Write, compiled_writer: Callable[[int], Write | None]) -> Write:
         """See `Store`. The fallback takes the first tensor, which determines the axis that the compiled writer needs."""
+        if row in self.axes:
+            return compiled_writer(self.axes[row]) or fallback
         write: Write | None = None
 
         def call(tensor: Tensor) -> None:

@@ -1,11 +1,13 @@
 """Guard: what becomes of an error of the work inside."""
 
+import contextlib
 import gc
 import weakref
 
 import pytest
 
-from lightning_hooks.engine.watching.guard import Guard
+from lightning_hooks.engine.participants.overhead import Meter
+from lightning_hooks.engine.watching.guard import AccountedGuard, Guard
 
 
 class Owner:
@@ -44,3 +46,24 @@ def test_an_object_that_keeps_its_guard_is_freed_without_the_garbage_collector()
         assert kept() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_account_has_the_time_of_the_work_and_of_handling_its_error(raises):
+    now = [0.0]
+    meter = Meter(lambda: now[0])
+
+    class Slow(Owner):
+        def fail(self, error, name):
+            now[0] += 10.0
+            super().fail(error, name)
+
+    owner = Slow(raises=raises)
+    with contextlib.suppress(ValueError), AccountedGuard(meter.common, owner.guard):
+        now[0] += 2.0
+        raise ValueError("inside")
+    now[0] += 100.0
+    assert owner.noted == [("inside", "given")] and meter.common.take() == 12.0
+    with AccountedGuard(meter.common, owner.guard):
+        now[0] += 1.0
+    assert meter.common.take() == 1.0
