@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -22,17 +22,12 @@ from lightning_hooks.health.learning import course_of
 from lightning_hooks.health.learning_numbers import is_about_learning, learning_numbers
 from lightning_hooks.health.past import Past
 from lightning_hooks.health.rule import HealthRule, Symptom
+from lightning_hooks.health.rule_state import NEVER, RuleState, plan_looks
 from lightning_hooks.health.rules import DEFAULT_RULES
-from lightning_hooks.health.streaks import Streak, Streaks
+from lightning_hooks.health.streaks import Streak
 from lightning_hooks.health.summary import summary_of
 from lightning_hooks.health.window import WINDOW
 from lightning_hooks.records.step_view import StepView
-
-_SHORT: Final = 5
-"""The longest interval of rules that must tell within five steps."""
-_NEVER: Final = 2**62  # a step that no run reaches
-_UNDER_WAY: Final = 200
-"""The step from which on rules with a longer interval look half as often."""
 
 
 class Diagnosis:
@@ -67,12 +62,9 @@ class Diagnosis:
     ) -> None:
         self.rules = _checked(DEFAULT_RULES if rules is None else rules)
         self.accept = tuple(accept)
-        self._look_between = {name for name, rule in self.rules.items() if rule.looks_between}
         self._cause_rules = causes
         self.evidence = Evidence([need for rule in self.rules.values() for need in rule.needs], window)
         self._end = 0  # the number of the step behind the last one, as far as it is known
-        self._judged = dict.fromkeys(self.rules, -1)
-        self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
         self._groups = Groups(self.rules, self._fitting)
         self._causes: list[Cause] = []
         self._past = Past()
@@ -82,7 +74,7 @@ class Diagnosis:
         self._could_not: dict[str, str] = {}
         self._failed: dict[str, str] = {}
         self._accepted: set[str] = set()
-        self._plan_looks()
+        self._take_states([RuleState.of(rule) for rule in self.rules.values()])
 
     def add(self, view: StepView) -> list[Event]:
         """Add the view of the next step; returns what the rules that look at this step have found."""
@@ -90,16 +82,13 @@ class Diagnosis:
             self._go_back(view.step)
         self.evidence.add(view)
         self._end = view.step + 1
-        return self._look(view) if view.step >= (self._next_between if view.is_between else self._next_look) else []
+        states = self._states_between if view.is_between else self._states
+        return self._look([each for each in states if each.due <= view.step], view)
 
-    def _plan_looks(self) -> None:
-        """Note when each rule looks next, so that most steps ask no rule."""
-        self._due_at = {name: self._due(rule) for name, rule in self.rules.items()}
-        self._note_next()
-
-    def _note_next(self) -> None:
-        self._next_look = min(self._due_at.values(), default=_NEVER)
-        self._next_between = min((due for name, due in self._due_at.items() if name in self._look_between), default=_NEVER)
+    def _take_states(self, states: list[RuleState]) -> None:
+        plan_looks(states, self._failed)
+        self._states = states
+        self._states_between = [each for each in states if each.looks_between]
 
     def finish(self, end: int | None = None) -> list[Event]:
         """Let all rules look at the steps that they have not judged, because the run ends.
@@ -108,7 +97,8 @@ class Diagnosis:
             end: the number of the step that would come next, since the last steps may have no view; None if it is not known.
         """
         self._end = max(self._end, end or 0)
-        return self._look(None) if self.evidence.step >= 0 else []
+        is_begun = self.evidence.step >= 0
+        return self._look([each for each in self._states if each.due < NEVER], None) if is_begun else []
 
     @property
     def findings(self) -> list[Finding]:
@@ -143,80 +133,73 @@ class Diagnosis:
 
     def _go_back(self, step: int) -> None:
         """Training went back to an earlier step: its later steps are not new any more."""
-        self._judged = {name: min(judged, step - 1) for name, judged in self._judged.items()}
-        for streaks in self._streaks.values():
-            streaks.restart()
+        for each in self._states:
+            each.judged = min(each.judged, step - 1)
+            each.streaks.restart()
         self._harm = -1, ""
         self._past.forget_from(step)
-        self._plan_looks()
+        plan_looks(self._states, self._failed)
 
-    def _look(self, view: StepView | None) -> list[Event]:
-        """Let the rules look that are due at the step of a view; all rules if it is None."""
+    def _look(self, states: Sequence[RuleState], view: StepView | None) -> list[Event]:
+        """Let rules look.
+
+        Args:
+            states: of the rules.
+            view: of the step; None to let the rules look although their conditions hold nowhere at this step.
+        """
         changed: dict[int, EventKind] = {}
-        looked = []
-        for name, due in self._due_at.items():
-            if view is not None and view.is_between and name not in self._look_between:
-                continue
-            if due < _NEVER and (view is None or view.step >= due):
-                changed |= self._look_with(self.rules[name], view)
-                looked.append(name)
-                self._due_at[name] = self._due(self.rules[name])
-        self._note_next()
+        step, begin, kinds = self.evidence.step, -1, frozenset[str]()
+        for each in states:
+            if each.sights and view is not None and each.streaks.holds_nowhere and each.rule.name in self._ran:
+                if each.judged + 1 != begin:
+                    begin = each.judged + 1
+                    kinds = self.evidence.kinds_since(begin)
+                if kinds.isdisjoint(each.sights):
+                    each.judged = step
+                    continue
+            changed |= self._look_with(each, view)
+        plan_looks(states, self._failed)
+        if not changed:
+            return []
         if any(self.rules[self._groups.rule_of(number)].family == "loss" for number in changed):
             # A rule on the loss has found something, after patterns that looked before it have asked for harm.
-            for name in looked:
-                changed |= self._raise_notes(name, changed)
+            for each in states:
+                changed |= self._raise_notes(each.rule.name, changed)
         for number, kind in changed.items():
             if kind in ("new", "again", "raised") and is_about_learning(self._groups.rule_of(number), self.rules):
                 self._groups.note_learning(number, learning_numbers(self.evidence))
-        return self._events(changed, self.evidence.step) if changed else []
+        return self._events(changed, self.evidence.step)
 
-    def _due(self, rule: HealthRule) -> int:
-        """The first step at which a rule looks again: the last one of its next interval.
-
-        A rule with a short interval looks at the next step if its condition holds somewhere, but not yet for long enough. One
-        with a long interval looks half as often once the training is under way: a look takes as long as some hundred hooks.
-        """
-        if rule.name in self._failed:
-            return _NEVER
-        judged, every = self._judged[rule.name], rule.every_n_steps
-        if every <= _SHORT and self._streaks[rule.name].is_undecided:
-            return judged + 1
-        if every > _SHORT and judged >= _UNDER_WAY:
-            every *= 2
-        return ((judged + 1) // every + 1) * every - 1
-
-    def _look_with(self, rule: HealthRule, view: StepView | None) -> dict[int, EventKind]:
-        name, judged, step = rule.name, self._judged[rule.name], self.evidence.step
-        if judged >= step:
+    def _look_with(self, state: RuleState, view: StepView | None) -> dict[int, EventKind]:
+        rule, streaks, judged = state.rule, state.streaks, state.judged
+        if judged >= self.evidence.step:
             return {}
         # The rule may be a user's code. Whatever it raises, switch off this rule alone and let the training go on.
         try:
-            is_quiet = view is not None and name in self._ran and self._streaks[name].holds_nowhere
-            if is_quiet and view is not None and rule.can_skip(view):
+            is_quiet = streaks.holds_nowhere
+            if is_quiet and view is not None and rule.name in self._ran and rule.can_skip(view):
                 return {}
-            self._judged[name] = step
-            if is_quiet and rule.only_sights and not self.evidence.has_sighting(rule.looks_for, judged + 1):
-                return {}
-            streaks = self._streaks[name]
-            self.evidence.judge_after(judged, streaks.standing, streaks.standing_places)
-            reason = rule.can_run(self.evidence) or self._without_loss(rule)
-            symptoms = (
-                []
-                if reason is not None
-                else [symptom for symptom in _symptoms(rule, self.evidence) if self._counts(rule, symptom)]
-            )
+            state.judged = self.evidence.step
+            if is_quiet:
+                self.evidence.judge_after(judged)
+            else:
+                self.evidence.judge_after(judged, streaks.standing, streaks.standing_places)
+            reason = rule.can_run(self.evidence) or (self._without_loss() if rule.family == "loss" else None)
+            symptoms = self._symptoms(rule) if reason is None else []
         except Exception as error:
-            self._failed[name] = shortened(printable(f"{type(error).__name__}: {error}"), 300)
-            warnings.warn(f"health rule {name} failed and is switched off: {self._failed[name]}", stacklevel=2)
+            self._failed[rule.name] = shortened(printable(f"{type(error).__name__}: {error}"), 300)
+            warnings.warn(f"health rule {rule.name} failed and is switched off: {self._failed[rule.name]}", stacklevel=2)
             return {}
         if reason is not None:
-            self._could_not[name] = reason
+            self._could_not[rule.name] = reason
             return {}
-        self._ran.add(name)
-        self._could_not.pop(name, None)
-        happened = self._groups.update(name, self._streaks[name].update(symptoms, self.evidence))
-        return happened | self._raise_notes(name, happened)
+        self._ran.add(rule.name)
+        if rule.name in self._could_not:
+            del self._could_not[rule.name]
+        if not symptoms and is_quiet and rule.name not in self._groups.of_rule:
+            return {}
+        happened = self._groups.update(rule.name, streaks.update(symptoms, self.evidence))
+        return happened | self._raise_notes(rule.name, happened)
 
     def _raise_notes(self, name: str, happened: Mapping[int, EventKind]) -> dict[int, EventKind]:
         """Make notes of a rule warnings if there is harm now; returns what happened to those that were no new findings."""
@@ -242,10 +225,16 @@ class Diagnosis:
                     return finding.evidence[0].text
         return ""
 
-    def _without_loss(self, rule: HealthRule) -> str | None:
+    def _without_loss(self) -> str | None:
         """Why a rule on the loss cannot run where views have a row for the loss, but none was noted."""
-        first = self.evidence.start("loss", "mean") if rule.family == "loss" else None
+        first = self.evidence.start("loss", "mean")
         return "no loss was measured" if first is not None and np.isnan(first).all() else None
+
+    def _symptoms(self, rule: HealthRule) -> list[Symptom]:
+        symptoms = rule.check(self.evidence)
+        if not hasattr(symptoms, "__iter__"):
+            raise _no_symptoms(rule, symptoms)
+        return [symptom for symptom in symptoms if self._counts(rule, symptom)]
 
     def _counts(self, rule: HealthRule, symptom: Symptom) -> bool:
         if not isinstance(symptom, Symptom):
@@ -299,8 +288,8 @@ class Diagnosis:
         return {
             "end": self._end,
             "evidence": self.evidence.state_dict(),
-            "judged": dict(self._judged),
-            "streaks": {name: streaks.state() for name, streaks in self._streaks.items()},
+            "judged": {each.rule.name: each.judged for each in self._states},
+            "streaks": {each.rule.name: each.streaks.state() for each in self._states},
             "groups": self._groups.state(),
             "causes": [cause.to_dict() for cause in self._causes],
             "past": self._past.state(),
@@ -319,25 +308,26 @@ class Diagnosis:
         evidence = Evidence(self.evidence.needs, self.evidence.size)
         try:
             end = int(state["end"])
-            judged = {name: int(dict(state["judged"]).get(name, -1)) for name in self.rules}
+            judged, live = dict(state["judged"]), dict(state["streaks"])
             groups = Groups.from_state(self.rules, state["groups"], self._fitting)
             causes = [Cause.from_dict(cause) for cause in state["causes"]]
             past = Past.from_state(state["past"])
             groups.explain(causes)
-            streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
-            for name, saved in dict(state["streaks"]).items():
-                if name in streaks:
-                    streaks[name].load(groups.joined(name, [Streak.from_state(each) for each in saved]))
+            states = [RuleState.of(rule) for rule in self.rules.values()]
+            for each in states:
+                each.judged = int(judged.get(each.rule.name, -1))
+                saved = [Streak.from_state(streak) for streak in live.get(each.rule.name, ())]
+                each.streaks.load(groups.joined(each.rule.name, saved))
             ran, accepted = set(map(str, state["ran"])), set(map(str, state["accepted"]))
             could_not, failed = dict(state["could_not"]), dict(state["failed"])
             evidence.load_state_dict(state["evidence"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
         evidence.ask = self.evidence.ask
-        self.evidence, self._end, self._judged, self._streaks, self._groups = evidence, end, judged, streaks, groups
+        self.evidence, self._end, self._groups = evidence, end, groups
         self._harm, self._past = (-1, ""), past
         self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted
-        self._plan_looks()
+        self._take_states(states)
 
 
 def _checked(rules: Iterable[HealthRule]) -> dict[str, HealthRule]:
@@ -367,13 +357,6 @@ def _after(new: Cause, old: Iterable[Cause], names: Collection[str]) -> Cause:
     before = [each for each in old if not set(each.numbers).isdisjoint(new.numbers)]
     gone = [name for each in before for name in (*each.replaces, *(() if each.name in names else (each.name,)))]
     return replace(new, replaces=tuple(dict.fromkeys(name for name in gone if name != new.name)))
-
-
-def _symptoms(rule: HealthRule, evidence: Evidence) -> Iterable[Symptom]:
-    symptoms = rule.check(evidence)
-    if not isinstance(symptoms, Iterable):
-        raise _no_symptoms(rule, symptoms)
-    return symptoms
 
 
 def _no_symptoms(rule: HealthRule, result: object) -> RuleError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,21 @@ from lightning_hooks.records.step_view import StepView
 LOSS: Final = ("loss", "mean")
 # With this many step views, read the statistics that no rule has asked for yet, so that the memory of the views can be freed.
 _MOST_VIEWS: Final = 32
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What has been read at one step by rules that have judged the same steps.
+
+    Args:
+        new: the part of the window that they have not judged.
+        new_steps: the steps of rows in this part.
+        tracks: by tensor and statistic; None for a pair of which nothing is measured.
+    """
+
+    new: slice
+    new_steps: NDArray[np.int64] | None = None
+    tracks: dict[Key, Track | None] = field(default_factory=dict)
 
 
 class Evidence:
@@ -59,6 +75,7 @@ class Evidence:
 
     def __init__(self, needs: Iterable[Key] = (), size: int = WINDOW) -> None:
         self.needs = tuple(dict.fromkeys((LOSS, *needs)))
+        self._needed = frozenset(self.needs)
         self.step = self.first_step = -1
         self.facts: StepFacts | None = None
         self.structure: Structure | None = None
@@ -74,10 +91,13 @@ class Evidence:
         self._views: list[StepView] = []  # the last views, of which some statistic is still to be read
         self._facts = FactsHistory()
         self._due: dict[int, Due] = {}
-        self._between: set[int] = set()
+        self._has_between = False  # whether there have been steps between those of rows
         self._judged_until = -1
-        # Keep each track until the next view is added: several rules that look at one step read the same statistic.
-        self._tracks: dict[Key, Track] = {}
+        # Keep what rules read until the next view is added, by the last step that they have judged: several rules that look at
+        # one step read the same statistic.
+        self._readings: dict[int, _Reading] = {}
+        self._reading: _Reading | None = None  # of the rule that looks next
+        self._kinds: dict[int, frozenset[str]] = {}
         self._order: tuple[tuple[int, ...], tuple[str, ...]] = (), ()
         self._falls: dict[int, tuple[int, bool | None]] = {}
         self.ask: Callable[[int], tuple[Sighting, ...]] | None = None
@@ -89,7 +109,7 @@ class Evidence:
         if self._reader is None or self._reader.index is not view.rows:
             self._change_rows(view.rows)
         if view.is_between:
-            self._between.add(view.step)
+            self._has_between = True
         else:
             self._facts.add(view.step, view.facts)
             self.facts = view.facts
@@ -97,9 +117,9 @@ class Evidence:
         if not 0 <= self.first_step <= view.step:
             self.first_step = view.step
         self.step, self.structure, self.ranks = view.step, view.structure, view.ranks
-        self._window.add_step(view.step)
+        self._window.add_step(view.step, is_between=view.is_between)
         self._views.append(view)
-        self._tracks = {}
+        self._forget_readings()
         if len(self._views) >= _MOST_VIEWS:
             self._release_views()
 
@@ -115,8 +135,7 @@ class Evidence:
         """
         self.standing, self.standing_places = standing or {}, places
         if step != self._judged_until:
-            self._judged_until = step
-            self._tracks = {}
+            self._judged_until, self._reading = step, self._readings.get(step)
 
     @property
     def steps(self) -> NDArray[np.int64]:
@@ -131,12 +150,18 @@ class Evidence:
     @property
     def new_steps(self) -> NDArray[np.int64]:
         """The steps of the window that the rule has not judged before, without those between the steps of rows."""
-        new = self.steps[self._new()]
-        return new[self._are_of_rows(new)] if self._between else new
+        reading = self._reading or self._begin_reading()
+        if reading.new_steps is None:
+            reading.new_steps = self._window.steps[reading.new]
+            if self._has_between:
+                reading.new_steps = reading.new_steps[self._window.of_rows[reading.new]]
+        return reading.new_steps
 
     def of_rows(self, track: Track) -> Track:
         """A track of rows without the steps between, at which only the loss and the whole gradient were measured."""
-        kept = self._are_of_rows(track.steps) if self._between else np.ones(0, dtype=np.bool_)
+        if not self._has_between:
+            return track
+        kept = self._are_of_rows(track.steps)
         if kept.all():
             return track
         new = slice(int(kept[: track.new.start].sum()), int(kept[: track.new.stop].sum()))
@@ -145,10 +170,11 @@ class Evidence:
     def new_values(self, track: Track) -> Array:
         """The numbers of a track of rows at `new_steps`, float64 [new steps, rows]. This is cheaper than `of_rows`."""
         values = track.values[track.new]
-        return values[self._are_of_rows(track.steps[track.new])] if self._between else values
+        return values[self._are_of_rows(track.steps[track.new])] if self._has_between else values
 
     def _are_of_rows(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.array([step not in self._between for step in steps.tolist()], dtype=np.bool_)
+        """Whether steps of the window are those of rows, bool [steps]."""
+        return self._window.of_rows[self._window.steps.searchsorted(steps)]
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -176,19 +202,20 @@ class Evidence:
             RuleError: the rule does not name the pair in its `needs`.
         """
         key = tensor, stat
-        if key in self._tracks:
-            return self._tracks[key]
-        if key not in self.needs:
+        reading = self._reading or self._begin_reading()
+        if key in reading.tracks:
+            return reading.tracks[key]
+        if key not in self._needed:
             raise RuleError(f"{stat!r} of {tensor!r} is not collected; add ({tensor!r}, {stat!r}) to the rule's needs")
         if self._window.missing(key):
             self._fill(key)
         names = self._names.get(tensor, ()) if tensor else ("",)
-        if key not in self._window or not names:
-            return None
-        columns = self._reader.columns.get(tensor) if self._reader else None
-        rows = columns.rows if columns else np.full(len(names), -1, dtype=np.intp)
-        track = Track(tensor, stat, names, rows, self._window.steps, self._window.read(key), self._new())
-        self._tracks[key] = track
+        track = None
+        if key in self._window and names:
+            columns = self._reader.columns.get(tensor) if self._reader else None
+            rows = columns.rows if columns else np.full(len(names), -1, dtype=np.intp)
+            track = Track(tensor, stat, names, rows, self._window.steps, self._window.read(key), reading.new)
+        reading.tracks[key] = track
         return track
 
     def has(self, tensor: str, stat: str) -> bool:
@@ -201,9 +228,22 @@ class Evidence:
         Raises:
             RuleError: as of `track`.
         """
-        if tensor and self._reader and (tensor, stat) in self._reader:
-            return True
-        return self.track(tensor, stat) is not None
+        return self.first_lacking(((tensor, stat),)) is None
+
+    def first_lacking(self, needs: Iterable[Key]) -> Key | None:
+        """The first of some pairs for which `has` is false; None if there is none.
+
+        Args:
+            needs: pairs of a tensor and a statistic.
+
+        Raises:
+            RuleError: as of `track`.
+        """
+        held = self._reader.held if self._reader else ()
+        for need in needs:
+            if need not in held and self.track(*need) is None:
+                return need
+        return None
 
     def early(self, tensor: str, stat: str) -> Array | None:
         """The early level of each row, float64 [rows]: the median of its own measurements 5 to 24, counted from 0.
@@ -248,7 +288,15 @@ class Evidence:
 
     def has_sighting(self, kinds: Collection[str], step: int) -> bool:
         """Whether a lookout has seen something of these kinds at a step or later."""
-        return any(each.kind in kinds for facts in self._facts.since(step) for each in facts.sightings)
+        return not self.kinds_since(step).isdisjoint(kinds)
+
+    def kinds_since(self, step: int) -> frozenset[str]:
+        """The kinds of what lookouts have seen at a step or later."""
+        kinds = self._kinds.get(step)
+        if kinds is None:
+            kinds = frozenset([each.kind for facts in self._facts.since(step) for each in facts.sightings])
+            self._kinds[step] = kinds
+        return kinds
 
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
@@ -278,9 +326,14 @@ class Evidence:
                     result[i] = reader.are_due(tensor, self._due[step])
         return result
 
-    def _new(self) -> slice:
+    def _begin_reading(self) -> _Reading:
         steps = self._window.steps
-        return slice(int(steps.searchsorted(self._judged_until, side="right")), len(steps))
+        new = slice(int(steps.searchsorted(self._judged_until, side="right")), steps.size)
+        self._reading = self._readings[self._judged_until] = _Reading(new)
+        return self._reading
+
+    def _forget_readings(self) -> None:
+        self._readings, self._reading, self._kinds = {}, None, {}
 
     def _fill(self, key: Key) -> None:
         """Read one statistic of the views from which it has not been read."""
@@ -311,7 +364,6 @@ class Evidence:
         first = int(self._window.steps[0])
         self._facts.forget_before(first)
         self._due = {step: due for step, due in self._due.items() if step >= first}
-        self._between = {step for step in self._between if step >= first}
 
     def _change_rows(self, index: RowIndex) -> None:
         self._fill_all()
@@ -336,7 +388,6 @@ class Evidence:
         self._window.forget_from(step)
         self._facts.forget_from(step)
         self._due = {known: due for known, due in self._due.items() if known < step}
-        self._between = {known for known in self._between if known < step}
         self._judged_until = min(self._judged_until, step - 1)
         self._falls.clear()
         self._early_losses.forget_from(step - self.first_step)
@@ -354,7 +405,7 @@ class Evidence:
             "early": [[*key, *level.state()] for key, level in self._early.items()],
             "early_losses": self._early_losses.state(),
             "facts": self._facts.state(),
-            "between": sorted(self._between),
+            "between": self.steps[~self._window.of_rows].tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -366,18 +417,19 @@ class Evidence:
         try:
             step, first_step = int(state["step"]), int(state["first_step"])
             names = {str(k): tuple(map(str, each)) for k, each in dict(state["names"]).items()}
-            window = Window.from_state(self._window.size, state["window"])
+            between = {*map(int, state["between"])}
+            window = Window.from_state(self._window.size, state["window"], between)
             early = {(str(e[0]), str(e[1])): EarlyLevel.from_state(e[2:]) for e in state["early"]}
             early_losses = EarlyLosses.from_state(state["early_losses"])
             facts = FactsHistory.from_state(state["facts"])
-            between = {*map(int, state["between"])}
             check_widths(window, early, names)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RuleError(f"evidence: the saved state is damaged: {error}") from error
         self.step, self._names, self._window, self._early, self._facts = step, names, window, early, facts
         self.first_step, self._early_losses = first_step, early_losses
-        self.facts, self._between = facts.last, between
-        self._reader, self._views, self._tracks, self._due = None, [], {}, {}
+        self.facts, self._has_between = facts.last, bool(between)
+        self._reader, self._views, self._due = None, [], {}
+        self._forget_readings()
         for key in self.needs:
             if key not in window:
                 window.fill(key, None)

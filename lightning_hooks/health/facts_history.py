@@ -22,45 +22,48 @@ class FactsHistory:
     """
 
     def __init__(self) -> None:
-        self._changes: list[tuple[int, StepFacts | None]] = []
+        # The steps at which the facts changed, ascending, and the facts from each of them on.
+        self._steps: list[int] = []
+        self._facts: list[StepFacts | None] = []
 
     @property
     def last(self) -> StepFacts | None:
         """The facts of the last step; None if unknown."""
-        return self._changes[-1][1] if self._changes else None
+        return self._facts[-1] if self._facts else None
 
     def add(self, step: int, facts: StepFacts | None) -> None:
         """Add the facts of the next step."""
-        if not self._changes or self._changes[-1][1] is not facts:
-            self._changes.append((step, facts))
+        if not self._facts or self._facts[-1] is not facts:
+            self._steps.append(step)
+            self._facts.append(facts)
 
     def at(self, step: int) -> StepFacts | None:
         """The facts of a step; None if unknown. The same object as long as nothing changed."""
-        position = self._count_until(step)
-        return self._changes[position - 1][1] if position else None
+        position = bisect_right(self._steps, step)
+        return self._facts[position - 1] if position else None
 
     def since(self, step: int) -> Iterator[StepFacts]:
         """The facts of a step and of later ones, each once."""
-        for _, facts in self._changes[max(0, self._count_until(step) - 1) :]:
+        for facts in self._facts[max(0, bisect_right(self._steps, step) - 1) :]:
             if facts is not None:
                 yield facts
 
-    def _count_until(self, step: int) -> int:
-        return bisect_right(self._changes, step, key=lambda change: change[0])
-
     def forget_before(self, step: int) -> None:
         """Forget what held only before a step."""
-        del self._changes[: max(0, self._count_until(step) - 1)]
+        self._keep(slice(max(0, bisect_right(self._steps, step) - 1), None))
 
     def forget_from(self, step: int) -> None:
         """Forget a step and later ones."""
-        del self._changes[self._count_until(step - 1) :]
+        self._keep(slice(bisect_right(self._steps, step - 1)))
+
+    def _keep(self, part: slice) -> None:
+        self._steps, self._facts = self._steps[part], self._facts[part]
 
     def state(self) -> list[list[Any]]:
         """The facts as plain values, each as its difference from the facts before."""
         plain: list[list[Any]] = []
         before: StepFacts | None = None
-        for step, facts in self._changes:
+        for step, facts in zip(self._steps, self._facts, strict=True):
             plain.append([step, None if facts is None else changes(before, facts)])
             before = before if facts is None else facts
         return plain
@@ -71,5 +74,6 @@ class FactsHistory:
         history = cls()
         texts = [(int(step), text) for step, text in state]
         known = dict(facts_of((step, str(text)) for step, text in texts if text is not None))
-        history._changes = [(step, known.get(step)) for step, _ in texts]
+        history._steps = [step for step, _ in texts]
+        history._facts = [known.get(step) for step in history._steps]
         return history

@@ -29,13 +29,16 @@ class Groups:
     Args:
         rules: the rules of the run by name. Findings of other rules, which a checkpoint may hold, are kept but not listed.
         fitting: returns those of the steps to try that fit the model.
+
+    Attributes:
+        of_rule: the findings of each rule that has some, by its name.
     """
 
     def __init__(self, rules: Mapping[str, HealthRule], fitting: Callable[[Sequence[str]], tuple[str, ...]] = tuple) -> None:
         self._rules = rules
         self._fitting = fitting
         self._groups: list[Group] = []
-        self._of_rule: dict[str, list[Group]] = {}
+        self.of_rule: dict[str, list[Group]] = {}
         self._of_row: dict[tuple[str, str], Group] = {}  # by rule and row
         self._findings: dict[int, Finding] = {}  # by number, ascending
         self._changed: set[int] = set()  # numbers of the findings to replace
@@ -75,7 +78,7 @@ class Groups:
 
     def _add(self, group: Group) -> None:
         self._groups.append(group)
-        self._of_rule.setdefault(group.rule, []).append(group)
+        self.of_rule.setdefault(group.rule, []).append(group)
         self._note_rows(group)
 
     def _note_rows(self, group: Group) -> None:
@@ -120,7 +123,7 @@ class Groups:
 
     def _found_by_rule(self, finding: Finding) -> Group | None:
         """The group of a finding that the rule of the same name has found in an earlier fit."""
-        groups = [group for group in self._of_rule.get(finding.rule, ()) if group.members]
+        groups = [group for group in self.of_rule.get(finding.rule, ()) if group.members]
         of_rows = [group for group in groups if not group.rows.isdisjoint(finding.rows)]
         return next(iter(of_rows), None) or _nearest(groups, finding.first_step)
 
@@ -146,7 +149,7 @@ class Groups:
             harm_to: the harm beside a pattern that was seen last at a step, in words; empty if there is none.
         """
         raised = []
-        for group in self._of_rule.get(rule, ()) if self._has_notes(rule) else ():
+        for group in self.of_rule.get(rule, ()) if self._has_notes(rule) else ():
             holds = group.is_over is None or happened.get(group.number) in ("new", "again")
             if group.has_no_witness and holds:
                 group.harm = harm_to(max(streak.last for streak in group.members.values()))
@@ -180,7 +183,7 @@ class Groups:
         known = self._of_row.get((rule, streak.row))
         if known is not None:
             return known, "again" if known.is_over is not None else None
-        near = _nearest(self._of_rule.get(rule, ()), streak.first)
+        near = _nearest(self.of_rule.get(rule, ()), streak.first)
         if near is not None:
             return near, "grown"
         new = Group(rule, len(self._groups) + 1)
@@ -202,7 +205,7 @@ class Groups:
 
     def joined(self, rule: str, streaks: Iterable[Streak]) -> list[Streak]:
         """Loaded streaks of a rule; a streak of a finding is replaced by the object that the finding holds."""
-        groups = self._of_rule.get(rule, ())
+        groups = self.of_rule.get(rule, ())
         held = {place: each for group in groups for place, each in group.members.items() if place not in group.over_since}
         return [held.get(each.place, each) if each.is_confirmed else each for each in streaks]
 

@@ -43,6 +43,7 @@ class Reader:
     Attributes:
         columns: the rows of each tensor that is needed.
         tensors: all tensors of the row index.
+        held: how each statistic of a tensor is read that the views hold.
 
     Example:
         >>> index = RowIndex(["fc.weight"], ["grad"])
@@ -56,8 +57,8 @@ class Reader:
         self.index = index
         self.tensors = tuple(dict.fromkeys(index.tensors))
         self.columns: dict[str, Columns] = {}
-        self._reads: dict[Key, _Read] = {}
-        self._stacked: tuple[int, int, Array] | None = None
+        self.held: dict[Key, _Read] = {}
+        self._stacked: tuple[int, Array] | None = None
         self._due: dict[tuple[str, Due], NDArray[np.bool_]] = {}
         for tensor, stat in needs:
             if tensor == "":
@@ -65,7 +66,7 @@ class Reader:
             columns = self._columns_of(tensor)
             read = self._find_read(stat, columns.rows) if columns.names else None
             if read is not None:
-                self._reads[tensor, stat] = read
+                self.held[tensor, stat] = read
 
     def _columns_of(self, tensor: str) -> Columns:
         if tensor not in self.columns:
@@ -75,16 +76,12 @@ class Reader:
             self.columns[tensor] = Columns(tuple(names[i] for i in kept), rows[kept])
         return self.columns[tensor]
 
-    def __contains__(self, key: Key) -> bool:
-        """Whether the views hold a statistic of a tensor."""
-        return key in self._reads
-
     def read(self, key: Key, views: Sequence[StepView]) -> Array | None:
         """A statistic of the views, float64 [views, rows]; NaN where a row was not measured. None if no view holds it."""
         if key[0] == "":
             numbers = np.array([view.summaries.get(key[1], np.nan) for view in views], dtype=np.float64)
             return None if np.isnan(numbers).all() else numbers[:, None]
-        read = self._reads.get(key)
+        read = self.held.get(key)
         return None if read is None else read(views, self._moments(views))
 
     def are_due(self, tensor: str, due: Due) -> NDArray[np.bool_]:
@@ -105,11 +102,11 @@ class Reader:
         return self._due[key]
 
     def _moments(self, views: Sequence[StepView]) -> Array:
-        # Keep the moments of the views that were read last: statistics are read from the same views one after the other.
-        first, last = views[0].step, views[-1].step
-        if self._stacked is None or self._stacked[:2] != (first, last):
-            self._stacked = first, last, np.stack([view.moments for view in views])
-        return self._stacked[2]
+        # Keep the moments of the views that were read last: statistics are read from the same last views one after the other.
+        last = views[-1].step
+        if self._stacked is None or self._stacked[0] != last or len(self._stacked[1]) < len(views):
+            self._stacked = last, np.stack([view.moments for view in views])
+        return self._stacked[1][-len(views) :]
 
     def forget_views(self) -> None:
         """Forget the moments of the views that were read last."""

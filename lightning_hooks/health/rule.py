@@ -235,10 +235,8 @@ class HealthRule(Criterion):
             reason = obstacle(evidence)
             if reason is not None:
                 return reason
-        for tensor, stat in self.needs:
-            if not evidence.has(tensor, stat):
-                return missing(evidence, tensor, stat)
-        return None
+        lacking = evidence.first_lacking(self.needs)
+        return None if lacking is None else missing(evidence, *lacking)
 
     def can_skip(self, view: StepView) -> bool:
         """Whether this view shows by itself that the condition does not hold, so that the rule need not look at its step.

@@ -110,16 +110,20 @@ class Streaks:
 
     Args:
         rule: the rule.
+
+    Attributes:
+        holds_nowhere: whether the condition holds nowhere, and no finding of the rule is open.
+        is_undecided: whether the condition holds somewhere, but not yet for as long as the rule's patience.
     """
 
     def __init__(self, rule: HealthRule) -> None:
         self._rule = rule
         self._live: dict[Place, Streak] = {}
+        self._note_state()
 
-    @property
-    def holds_nowhere(self) -> bool:
-        """Whether the condition holds nowhere, and no finding of the rule is open."""
-        return not self._live
+    def _note_state(self) -> None:
+        self.holds_nowhere = not self._live
+        self.is_undecided = not all(streak.is_confirmed for streak in self._live.values())
 
     @property
     def standing(self) -> dict[str, int]:
@@ -130,11 +134,6 @@ class Streaks:
     def standing_places(self) -> frozenset[Place]:
         """The rows at which a finding stands, each with its tensor."""
         return frozenset(place for place, streak in self._live.items() if streak.is_confirmed)
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether the condition holds somewhere, but not yet for as long as the rule's patience."""
-        return any(not streak.is_confirmed for streak in self._live.values())
 
     def update(self, symptoms: Iterable[Symptom], evidence: Evidence) -> Change:
         """Go through the new steps of the evidence with the symptoms that the rule has given at them."""
@@ -152,6 +151,7 @@ class Streaks:
             streak = self._live.get(place)
             if place in by_place and streak is not None and streak.is_confirmed:
                 change.held.append(streak)
+        self._note_state()
         return change
 
     def _go_through(self, place: Place, symptoms: dict[int, Symptom], measured: _MeasuredSteps, change: Change) -> None:
@@ -175,6 +175,7 @@ class Streaks:
     def restart(self) -> None:
         """Forget streaks that are not confirmed, because training went back to an earlier step."""
         self._live = {place: streak for place, streak in self._live.items() if streak.is_confirmed}
+        self._note_state()
 
     def state(self) -> list[Any]:
         """The streaks as plain values."""
@@ -183,6 +184,7 @@ class Streaks:
     def load(self, streaks: Iterable[Streak]) -> None:
         """Continue with these streaks."""
         self._live = {streak.place: streak for streak in streaks}
+        self._note_state()
 
 
 class _MeasuredSteps:

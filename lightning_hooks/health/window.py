@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,7 @@ class Window:
         self.size = size
         self._start = self._end = 0
         self._steps = np.empty(2 * size, dtype=np.int64)
+        self._of_rows = np.ones(2 * size, dtype=np.bool_)
         self._arrays: dict[Key, Array] = {}
         self._filled: dict[Key, int] = {}
 
@@ -55,15 +56,21 @@ class Window:
         """The steps, ascending, int64 [steps]."""
         return self._steps[self._start : self._end]
 
+    @property
+    def of_rows(self) -> NDArray[np.bool_]:
+        """Whether each step is one of rows, not one between these, bool [steps]."""
+        return self._of_rows[self._start : self._end]
+
     def read(self, key: Key) -> Array:
         """The numbers of a key, float64 [steps, columns]; NaN where a step has none."""
         return self._arrays[key][self._start : self._end]
 
-    def add_step(self, step: int) -> None:
+    def add_step(self, step: int, *, is_between: bool = False) -> None:
         """Add a step, later than all others."""
-        if self._end == len(self._steps):
+        if self._end == self._steps.size:
             self._move_to_new_buffers()
         self._steps[self._end] = step
+        self._of_rows[self._end] = not is_between
         self._end += 1
         if self._end - self._start > self.size:
             self._start += 1
@@ -86,14 +93,14 @@ class Window:
     def _move_to_new_buffers(self) -> None:
         begin = self._start
         count = self._end - begin
-        steps = np.empty(2 * self.size, dtype=np.int64)
-        steps[:count] = self._steps[begin : self._end]
+        steps, of_rows = np.empty(2 * self.size, dtype=np.int64), np.ones(2 * self.size, dtype=np.bool_)
+        steps[:count], of_rows[:count] = self._steps[begin : self._end], self._of_rows[begin : self._end]
         for key, array in self._arrays.items():
             moved = np.full(array.shape, np.nan)
             moved[:count] = array[begin : self._end]
             self._arrays[key] = moved
         self._filled = {key: max(0, filled - begin) for key, filled in self._filled.items()}
-        self._steps, self._start, self._end = steps, 0, count
+        self._steps, self._of_rows, self._start, self._end = steps, of_rows, 0, count
 
     def forget_from(self, step: int) -> None:
         """Forget this step and later ones, because training went back to an earlier step."""
@@ -116,8 +123,13 @@ class Window:
         }
 
     @classmethod
-    def from_state(cls, size: int, state: Mapping[str, Any]) -> Window:
+    def from_state(cls, size: int, state: Mapping[str, Any], between: Collection[int] = ()) -> Window:
         """The window of a `state_dict`.
+
+        Args:
+            size: the number of steps to keep.
+            state: of `state_dict`.
+            between: the steps that are none of rows.
 
         Raises:
             RuleError: the state is damaged.
@@ -131,7 +143,7 @@ class Window:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RuleError(f"window: the saved numbers are damaged ({error}), got {shown(state)}") from error
         for step in steps:
-            window.add_step(step)
+            window.add_step(step, is_between=step in between)
         for key, each in values.items():
             window.fill(key, each)
         return window
@@ -157,11 +169,14 @@ class EarlyLevel:
         self.samples = np.full((LAST_EARLY - FIRST_EARLY + 1, columns), np.nan)
         self.firsts = np.full(columns, np.nan)
         self.medians = np.full(columns, np.nan)
+        self._incomplete = np.arange(columns)  # the columns without an early level
 
     def add(self, values: Array) -> None:
         """Add the numbers of new steps, float64 [steps, columns]. Numbers that are not finite do not count."""
         # Only look at columns that have no early level yet. Soon these are the few that are hardly ever measured.
-        incomplete = np.flatnonzero(self.counts <= LAST_EARLY)
+        incomplete = self._incomplete
+        if not incomplete.size:
+            return
         values = values[:, incomplete]
         finite = np.isfinite(values)
         if not finite.any():
@@ -172,9 +187,13 @@ class EarlyLevel:
         starts = np.flatnonzero((self.counts[incomplete] == 0) & finite.any(axis=0))
         self.firsts[incomplete[starts]] = values[finite[:, starts].argmax(axis=0), starts]
         self.counts[incomplete] += finite.sum(axis=0)
-        complete = (self.counts > LAST_EARLY) & np.isnan(self.medians)
-        if complete.any():
+        complete = incomplete[self.counts[incomplete] > LAST_EARLY]
+        if complete.size:
             self.medians[complete] = np.median(self.samples[:, complete], axis=0)
+            self._note_incomplete()
+
+    def _note_incomplete(self) -> None:
+        self._incomplete = np.flatnonzero(self.counts <= LAST_EARLY)
 
     def rename(self, columns: NDArray[np.intp]) -> None:
         """Give other columns, as `Window.rename` does."""
@@ -182,6 +201,7 @@ class EarlyLevel:
         self.samples = with_columns(self.samples, columns)
         self.firsts = with_columns(self.firsts[None], columns)[0]
         self.medians = with_columns(self.medians[None], columns)[0]
+        self._note_incomplete()
 
     def state(self) -> list[Any]:
         """The measurements as plain values."""
@@ -196,6 +216,7 @@ class EarlyLevel:
             raise ValueError(f"an early level has {len(early.samples) + 3} lines, got {len(rows)}")
         early.counts, early.firsts, early.medians = rows[0].copy(), rows[1].copy(), rows[2].copy()
         early.samples = rows[3:].copy()
+        early._note_incomplete()
         return early
 
 

@@ -232,3 +232,19 @@ def test_the_new_values_of_rows_are_those_at_new_steps_without_the_steps_between
     assert evidence.new_steps.tolist() == [3, 6] and evidence.new_values(track).tolist() == [[3.0], [6.0]]
     rows = evidence.of_rows(track)
     assert rows.steps.tolist() == [0, 3, 6] and rows.values[rows.new].tolist() == [[3.0], [6.0]]
+
+
+def test_a_resume_knows_which_steps_of_a_full_window_are_between_those_of_rows():
+    index = index_of([("grad", "a")])
+    views = [view_of(step, index, [step if step % 3 == 0 else np.nan], is_between=step % 3 != 0) for step in range(20)]
+    first, resumed = Evidence([("grad", "mean")], size=6), Evidence([("grad", "mean")], size=6)
+    for view in views[:15]:
+        first.add(view)
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    for evidence in (first, resumed):
+        for view in views[15:]:
+            evidence.add(view)
+        evidence.judge_after(-1)
+        rows = evidence.of_rows(evidence.track("grad", "mean"))
+        assert evidence.new_steps.tolist() == [15, 18]
+        assert rows.steps.tolist() == [15, 18] and rows.values.tolist() == [[15.0], [18.0]]
