@@ -24,6 +24,7 @@ class Group:
     Attributes:
         harm: the harm that was measured while a pattern held; empty for a fact, and as long as there is none.
         learning: the numbers of the loss and the steps when the finding was found; empty if it is not about learning.
+        was_fact: whether a symptom of it was a fact when its rule looked last.
     """
 
     def __init__(self, rule: str, number: int, checked: Finding | None = None) -> None:
@@ -31,6 +32,7 @@ class Group:
         self.members: dict[Place, Streak] = {}
         self.over_since: dict[Place, int] = {}
         self.harm = self.learning = ""
+        self.was_fact = False
 
     @property
     def rows(self) -> set[str]:
@@ -125,7 +127,8 @@ class Group:
         streaks = sorted(self.members.values(), key=by_begin)
         rows = tuple(dict.fromkeys(streak.row for streak in streaks))
         symptoms = sorted(
-            (symptom for streak in streaks for symptom in streak.symptoms), key=lambda s: (-s.excess, s.step, s.row)
+            (symptom for streak in streaks for symptom in streak.symptoms),
+            key=lambda s: (not s.is_fact, -s.excess, s.step, s.row),
         )
         # Quote the first row first, because the message begins with its name.
         symptoms.sort(key=lambda symptom: symptom.row != rows[0])
@@ -166,6 +169,7 @@ class Group:
             streak = Streak.from_state(each)
             group.members[streak.place] = streak
         group.harm, group.learning = str(state["harm"]), str(state.get("learning", ""))
+        group.was_fact = group.is_fact
         group.over_since = {(str(row), str(tensor)): int(step) for row, tensor, step in state["ended"]}
         if not group.rows or not group.over_since.keys() <= group.members.keys():
             raise ValueError(f"a finding of {group.rule} has no rows, or ends at rows that it does not have")

@@ -134,6 +134,9 @@ class Groups:
             group = self._of_row.get((rule, streak.row))
             if group is not None:
                 self._changed.add(group.number)
+                if group.is_fact and not group.was_fact and not group.harm and self._has_notes(rule):
+                    happened.setdefault(group.number, "raised")
+                group.was_fact = group.is_fact
         for number in self._end(rule, change.over):
             happened.setdefault(number, "over")
         return happened
@@ -177,6 +180,7 @@ class Groups:
                 happened[group.number] = "raised"
             elif kind is not None:
                 happened.setdefault(group.number, kind)
+            group.was_fact = group.is_fact
         return happened
 
     def _group_for(self, rule: str, streak: Streak) -> tuple[Group, EventKind | None]:

@@ -13,9 +13,14 @@ from lightning_hooks.health.finding import symptom_from_dict, symptom_to_dict
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.track import Track
 
-_MOST_SYMPTOMS: Final = 3  # symptoms that a streak keeps: the first and the clearest two
+_MOST_SYMPTOMS: Final = 3  # symptoms that a streak keeps: the first and the clearest two, among them a fact if there is one
 Place = tuple[str, str]
 """A row and a tensor."""
+
+
+def _rank(symptom: Symptom) -> tuple[bool, float, int]:
+    """The order in which symptoms are kept: facts first, then the clearest."""
+    return not symptom.is_fact, -symptom.excess, symptom.step
 
 
 @dataclass(slots=True)
@@ -31,7 +36,7 @@ class Streak:
         misses: the measured steps in a row, up to now, at which it did not hold.
         gone_since: the first of these steps.
         is_confirmed: whether it held for as long as the rule's patience.
-        symptoms: the first symptom and the clearest ones.
+        symptoms: the first symptom and the clearest ones; one of them is a fact if any symptom was.
         least: the smallest excess of the clearest ones; negative before it is needed.
     """
 
@@ -62,13 +67,16 @@ class Streak:
         if len(self.symptoms) < _MOST_SYMPTOMS:
             self.symptoms = (*self.symptoms, symptom)
             return
+        if symptom.is_fact and not any(each.is_fact for each in self.symptoms):
+            self.symptoms, self.least = (*self.symptoms[:-1], symptom), -1.0
+            return
         # Sort only if the new symptom exceeds the threshold by more than a kept one. In a long streak most symptoms do not.
         excess = symptom.excess
         if self.least < 0:
             self.least = min(each.excess for each in self.symptoms[1:])
         if excess > self.least:
-            clearest = sorted((*self.symptoms[1:], symptom), key=lambda each: (-each.excess, each.step))[: _MOST_SYMPTOMS - 1]
-            self.symptoms, self.least = (self.symptoms[0], *clearest), clearest[-1].excess
+            clearest = sorted((*self.symptoms[1:], symptom), key=_rank)[: _MOST_SYMPTOMS - 1]
+            self.symptoms, self.least = (self.symptoms[0], *clearest), min(each.excess for each in clearest)
 
     def miss(self, step: int) -> None:
         """The row was measured and the condition does not hold."""

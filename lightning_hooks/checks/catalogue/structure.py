@@ -19,6 +19,7 @@ from lightning_hooks.errors import counted
 from lightning_hooks.health.layers import LINK
 from lightning_hooks.health.roles import WEIGHTED, keeps_offset
 from lightning_hooks.health.rules import initialisation as rules
+from lightning_hooks.health.rules.inputs import InputNotNormalised as InputRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +140,14 @@ class InputNotNormalised(Check):
         most_offset: the largest usual quotient of mean and standard deviation, for a mean above 3.
     """
 
-    most: float = rules.InputNotNormalised.most
-    least: float = rules.InputNotNormalised.least
-    most_offset: float = rules.InputNotNormalised.most_offset
+    most: float = InputRule.most
+    least: float = InputRule.least
+    most_offset: float = InputRule.most_offset
     probes: ClassVar[tuple[str, ...]] = ("layers",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Subtract the mean of each feature of the training data, and divide by its standard deviation.",
     )
-    source: ClassVar[str] = rules.InputNotNormalised.source
+    source: ClassVar[str] = InputRule.source
     not_shown: ClassVar[str] = "whether other batches are as far from normal as this one"
 
     def run(self, trial: Trial) -> CheckResult:

@@ -18,6 +18,7 @@ from lightning_hooks.health.rules import (
     flow,
     gradients,
     initialisation,
+    inputs,
     loss,
     loss_inputs,
     membership,
@@ -58,6 +59,7 @@ _FILES: Final = (
         dead,
         activations,
         initialisation,
+        inputs,
         units,
     ),
 )

@@ -13,11 +13,19 @@ from lightning_hooks.health.track import Track
 
 Needs = tuple[tuple[str, str], ...]
 Obstacles = tuple[Callable[[Evidence], str | None], ...]
+FIRST_STEPS: Final = 3
+"""A run that was watched from a later step on says nothing about its start."""
 
 
 def no_structure(evidence: Evidence) -> str | None:
     """An obstacle of a rule that must know what modules and parameters are for."""
     return NO_STRUCTURE if evidence.structure is None else None
+
+
+def no_start(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on the first measurement of each row."""
+    is_late = evidence.first_step >= FIRST_STEPS
+    return f"the run was watched from step {evidence.first_step} on, not from its start" if is_late else None
 
 
 def no_loss(evidence: Evidence) -> str | None:

@@ -1,10 +1,12 @@
-"""Rules on the first steps: weights that start too large, too small or unlike their siblings, and inputs far from normal."""
+"""Rules on the first steps: weights that start too large, too small or unlike their siblings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import ClassVar, Final
 
 import numpy as np
@@ -17,61 +19,57 @@ from lightning_hooks.health.roles import (
     Mask,
     Roles,
     is_weight,
-    keeps_offset,
     roles_of,
     starts,
-    without_parametrizations,
 )
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, Obstacles, no_structure
-from lightning_hooks.health.rules.first_loss import InitialLoss
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_start, no_structure
 from lightning_hooks.health.track import Track
 
-FIRST_STEPS: Final = 3
-"""A run that was watched from a later step on says nothing about its start."""
 _USUAL_GAIN: Final = (0.2, 3.0)
 """The root mean square of a weight times the root of its fan-in: 0.58 by default in torch, 1.4 after `kaiming_normal_`."""
-
-
-def _no_start(evidence: Evidence) -> str | None:
-    """An obstacle of a rule on the first measurement of each row."""
-    is_late = evidence.first_step >= FIRST_STEPS
-    return f"the run was watched from step {evidence.first_step} on, not from its start" if is_late else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoorInitialization(HealthRule):
     """A layer makes its input far larger at the start, or a row of layers makes it fade or grow by orders of magnitude.
 
+    So does an embedding of positions beside that of tokens. It is known by its output, which has the same width, no other layer
+    in between and a part of the elements: it is added to that of each sample, so that the smaller one is lost in the larger.
+
     Args:
         most_gain: the largest usual quotient of output and input of one layer, and the largest usual output of an embedding.
         most_recurrent: the largest usual quotient of output and input of a recurrent layer. Gates and tanh keep it below 1 for
             usual inputs, and a state that grows from step to step has gradients that grow likewise.
         most_growth: the largest usual growth from the first to the last layer of a row without norms; also its least decay.
+        most_unlike: the largest usual quotient of the outputs of two such embeddings; also of the inverse.
     """
 
     most_gain: float = 30.0
     most_recurrent: float = 10.0
     most_growth: float = 1000.0
+    most_unlike: float = 20.0
     patience: int = 2
     family: ClassVar[str] = "activations"
     kind: ClassVar[Kind] = "pattern"
-    obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
-    needs: ClassVar[Needs] = (("input", "rms"), ("output", "rms"), ("param", "rms"))
+    obstacles: ClassVar[Obstacles] = (no_start, no_structure)
+    needs: ClassVar[Needs] = (("input", "rms"), ("output", "rms"), ("output", "count"), ("param", "rms"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Use the initialisation that belongs to the activation: `kaiming_normal_` for ReLU, `xavier_uniform_` for tanh.",
         "Put a norm between the layers.",
+        "Let embeddings that are added begin with weights of one size.",
     )
     source: ClassVar[str] = (
         "smdebug warns at a quotient of variances of 10, which fires on half of healthy trainings; the largest quotient of "
-        "output and input in one was 11.7, and 2.8 in a recurrent layer with ReLU that starts as the identity"
+        "output and input in one was 11.7, and 2.8 in a recurrent layer with ReLU that starts as the identity; embeddings of "
+        "one width differ by a factor of 2 at most"
     )
     consequence: ClassVar[str] = (
         "Signals that grow or fade by orders of magnitude give gradients that do the same, so that some layers do not learn."
     )
     false_alarm: ClassVar[str] = (
         "A norm that is applied inside a custom function can undo the scale unseen. The finding is a note until the loss shows "
-        "harm."
+        "harm, except for embeddings that are added."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
@@ -91,6 +89,20 @@ class PoorInitialization(HealthRule):
         yield from symptoms_where(_with(outputs, reach), (reach > self.most_growth) & stays, self.most_growth, _reach_text)
         faded = (reach < least) & (outputs.values < 2 * after)
         yield from symptoms_where(_with(outputs, reach), faded, least, _reach_text)
+        yield from self._unlike(evidence, roles, outputs)
+
+    def _unlike(self, evidence: Evidence, roles: Roles, outputs: Track) -> Iterator[Symptom]:
+        """The symptoms of embeddings that are added to others of another size."""
+        for pair in _added(evidence, roles, outputs.names):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                small, large = starts(evidence, "output", "rms", pair)
+                first, now = small / large, np.divide(*outputs.values[:, [outputs.names.index(name) for name in pair]].T)
+            one, is_fact = outputs._replace(names=pair[:1], values=now[:, None]), np.ones(1, dtype=np.bool_)
+            most, text = self.most_unlike, partial(_added_to, pair[1])
+            if first > most:
+                yield from symptoms_where(one, one.values > most, most, text, facts=is_fact)
+            elif first < 1 / most:
+                yield from symptoms_where(one, one.values < 1 / most, 1 / most, text, facts=is_fact)
 
     def _gains(self, evidence: Evidence, roles: Roles, names: tuple[str, ...], after: Array) -> Array:
         """The output of each layer over its input."""
@@ -124,6 +136,25 @@ class PoorInitialization(HealthRule):
         return np.array([reach.get(name, np.nan) for name in names])
 
 
+def _added(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The embeddings whose outputs can be broadcast over the samples of that of another one, each with this other one."""
+    counts = evidence.track("output", "count")
+    if counts is None or not len(counts.values):
+        return []
+    weighted = [name for name in evidence.order if roles.role(name) in (*WEIGHTED, "embedding", "recurrent", "attention")]
+    found = []
+    for pair in pairwise(weighted):
+        weights = [roles.weight(name) for name in pair]
+        if any(roles.role(name) != "embedding" or name not in names for name in pair) or None in weights:
+            continue
+        widths = {each.shape[1:] for each in weights if each is not None}
+        sizes = [float(starts(evidence, "output", "count", (name,))[0]) for name in pair]
+        small, large = sorted((0, 1), key=lambda i: sizes[i])
+        if len(widths) == 1 and sizes[small] > 0 and sizes[large] / sizes[small] >= 2 and sizes[large] % sizes[small] == 0:
+            found.append((pair[small], pair[large]))
+    return found
+
+
 def _without_biases(evidence: Evidence, names: tuple[str, ...], after: Array) -> Array:
     """The first outputs of layers; NaN where most of it is the bias, as in a head that starts at the mean of its targets."""
     biases = starts(evidence, "param", "rms", [f"{name}.bias" for name in names])
@@ -141,6 +172,10 @@ def _gain(gain: float) -> str:
 
 def _embedding(rms: float) -> str:
     return f"at the start the output had a root mean square of {rms:.3g}"
+
+
+def _added_to(other: str, times: float) -> str:
+    return f"the output is {times:.2g} times as large as that of {other}, to each sample of which its shape lets it be added"
 
 
 def _reach_text(reach: float) -> str:
@@ -163,7 +198,7 @@ class OddInitialization(HealthRule):
     patience: int = 2
     family: ClassVar[str] = "activations"
     kind: ClassVar[Kind] = "pattern"
-    obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
+    obstacles: ClassVar[Obstacles] = (no_start, no_structure)
     needs: ClassVar[Needs] = (("param", "rms"), ("param", "std"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Initialise the layer as its siblings: look for code that changes the weights of single layers.",
@@ -251,95 +286,5 @@ def _one_number(_: float) -> str:
     return "all elements of the weight started with the same number, so that its units cannot differ"
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputNotNormalised(HealthRule):
-    """The input of the first layer is far from mean 0 and standard deviation 1, and no norm behind the layer removes its scale.
-
-    In front of a norm over the units of each sample, such as LayerNorm, only the offset is judged, which such a norm keeps.
-    An input that is too large and makes the first loss one of outputs that are sure of something is a fact: the outputs have
-    learned nothing yet.
-
-    Args:
-        most: the largest usual root mean square.
-        least: the smallest usual root mean square; that of an input of zeros is judged by `ZeroInput`.
-        most_offset: the largest usual quotient of mean and standard deviation, for a mean above 3.
-    """
-
-    most: float = 30.0
-    least: float = 1e-3
-    most_offset: float = 10.0
-    patience: int = 3
-    family: ClassVar[str] = "activations"
-    kind: ClassVar[Kind] = "pattern"
-    obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
-    needs: ClassVar[Needs] = (("input", "rms"), ("input", "mean"), ("input", "std"))
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Subtract the mean of each feature of the training data, and divide by its standard deviation.",
-    )
-    source: ClassVar[str] = "pixels from 0 to 255 have a root mean square above 80, digits from 0 to 16, which train well, of 8"
-    consequence: ClassVar[str] = (
-        "Large inputs make the first gradients large in a few directions, so that a single learning rate does not fit all "
-        "weights."
-    )
-    false_alarm: ClassVar[str] = (
-        "Inputs whose scale is meant, such as counts in front of a logarithm in the model, are told too. The finding is a note "
-        "until the loss shows harm."
-    )
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        reason = super().can_run(evidence)
-        if reason is None and _first_layer(evidence) is None:
-            return "the first layer is a norm, an embedding or in front of a norm over samples, or its input is not measured"
-        return reason
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        rms, mean, std = (evidence.track("input", stat) for stat in ("rms", "mean", "std"))
-        first = _first_layer(evidence)
-        if rms is None or mean is None or std is None or first is None:
-            return
-        column, has_scale = first
-        is_first = np.arange(len(rms.names)) == column
-        is_large = (rms.values > self.most) & has_scale
-        start = InitialLoss().start_above_chance(evidence)
-        behind = "" if start is None else f"; {start.text}"
-        are_facts = np.full(len(rms.names), start is not None)
-        yield from symptoms_where(rms, is_large & is_first, self.most, lambda size: _size(size) + behind, facts=are_facts)
-        is_small = (rms.values > 0) & (rms.values < self.least) & has_scale
-        yield from symptoms_where(rms, is_small & is_first, self.least, _size)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            offset = np.abs(mean.values) / std.values
-        far = (offset > self.most_offset) & (np.abs(mean.values) > 3) & ~is_large & is_first
-        yield from symptoms_where(mean._replace(values=offset), far, self.most_offset, _offset)
-
-
-def _size(rms: float) -> str:
-    return f"the input has a root mean square of {rms:.3g}"
-
-
-def _offset(times: float) -> str:
-    return f"the mean of the input is {times:.3g} times its standard deviation"
-
-
-def _first_layer(evidence: Evidence) -> tuple[int, bool] | None:
-    """The column of the first layer among the inputs, and whether no norm behind it removes the scale of its input.
-
-    None if it looks up, if a norm stands in front of it or removes the offset of its input too, or if it is not measured.
-    """
-    roles, track = roles_of(evidence), evidence.track("input", "rms")
-    if roles is None or track is None:
-        return None
-    leaves = [name for name in without_parametrizations(evidence.order) if roles.role(name) != "container"]
-    for position, name in enumerate(leaves):
-        role = roles.role(name)
-        if role in ("norm", "embedding"):
-            return None
-        if role in (*WEIGHTED, "recurrent", "attention"):
-            behind = leaves[min(position + 1, len(leaves) - 1)]
-            has_scale = role not in WEIGHTED or roles.role(behind) != "norm"
-            is_judged = has_scale or keeps_offset(roles.modules[behind].type)
-            return (track.names.index(name), has_scale) if name in track.names and is_judged else None
-    return None
-
-
-RULES: Final[tuple[HealthRule, ...]] = (PoorInitialization(), OddInitialization(), InputNotNormalised())
+RULES: Final[tuple[HealthRule, ...]] = (PoorInitialization(), OddInitialization())
 """The rules on the start, with their default thresholds."""

@@ -8,11 +8,13 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.layers import last_layer
-from lightning_hooks.health.roles import Array, roles_of
+from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
+
+_LEVEL: Final = 10  # losses whose median is the level at a step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,32 +23,42 @@ class TargetsOutOfReach(HealthRule):
 
     The targets follow from the gradient of the last layer's output. For a mean squared error, the gradient is twice the
     residual divided by the number of elements. A loss is taken for one if it equals the mean square of the residuals that
-    follow.
+    follow. For a mean absolute error, all gradients have the same size, and the mean residual is the loss divided by their sum.
+    As outputs far below the residuals cannot lower such a loss, it must be near its early level to be taken for one.
 
     Args:
         most: the multiple of the output that the residuals exceed.
         least: the size that the residuals exceed. Targets of a usual scale, about 1, are in reach, however small the output of
             a head that starts at zero still is.
         after: the number of first steps that are not judged.
-        rounding: the relative difference up to which the loss is a mean squared error.
+        share: the share of the steps of the fit that are not judged either.
+        latest: the step from which on all are judged, however long the fit is.
+        rounding: the relative difference up to which the loss is a mean squared error, and gradients have the same size.
+        kept: the share of its early level above which a mean absolute error has not been lowered.
     """
 
-    most: float = 1e3
+    most: float = 30.0
     least: float = 10.0
     after: int = 40
+    share: float = 0.2
+    latest: int = 1000
     rounding: float = 0.01
+    kept: float = 0.8
     patience: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "loss"
-    kind: ClassVar[Kind] = "pattern"
+    kind: ClassVar[Kind] = "numbers"
     obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
-    needs: ClassVar[Needs] = (("output", "rms"), ("output", "count"), ("output_grad", "rms"))
+    needs: ClassVar[Needs] = (("output", "rms"), ("output", "count"), ("output_grad", "rms"), ("output_grad", "abs_max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the targets by their standard deviation, or let the last layer multiply its output with it.",
     )
-    source: ClassVar[str] = "ours: after 40 steps, residuals of healthy trainings are 2.3 times the output at most"
+    source: ClassVar[str] = (
+        "ours: after 40 steps, residuals of healthy trainings are 3 times the output at most; outputs of a thirtieth lower a "
+        "squared error by 7 % at most"
+    )
     consequence: ClassVar[str] = (
-        "The last layer must grow by a factor of hundreds before it can fit the targets, which takes most of the training."
+        "The last layer must grow by a factor of tens or more before it can fit the targets, which takes most of the training."
     )
     false_alarm: ClassVar[str] = (
         "Targets with rare huge values can have such a mean square while most are in reach. Look at their distribution before "
@@ -55,31 +67,50 @@ class TargetsOutOfReach(HealthRule):
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         roles, loss = roles_of(evidence), evidence.loss()
-        outputs, counts, slopes = (evidence.track(*need) for need in self.needs)
-        if roles is None or loss is None or outputs is None or counts is None or slopes is None:
-            return ()
+        outputs, counts, slopes, largest = (evidence.track(*need) for need in self.needs)
+        if roles is None or loss is None or outputs is None or counts is None or slopes is None or largest is None:
+            return
         last = last_layer(evidence, roles)
         if last not in outputs.names or last not in slopes.names:
-            return ()
-        sizes = outputs.values[:, outputs.names.index(last)]
+            return
+        sizes, slope = outputs.values[:, outputs.names.index(last)], slopes.values[:, slopes.names.index(last)]
         # `count` is summed over all ranks. The loss of a rank is the mean over the elements of that rank only.
-        elements = counts.values[:, counts.names.index(last)] / evidence.ranks
-        residuals = elements * slopes.values[:, slopes.names.index(last)] / 2
+        gradients = counts.values[:, counts.names.index(last)] / evidence.ranks * slope
+        is_late = outputs.steps - evidence.first_step >= self._wait(evidence)
+        limits = np.maximum(self.most * sizes, self.least)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            is_squared_error = np.abs(np.square(residuals) / loss.values[:, 0] - 1) < self.rounding
-            is_late = outputs.steps - evidence.first_step >= self.after
-            limits = np.maximum(self.most * sizes, self.least)
-            holds = is_squared_error & is_late & (residuals > limits)
-        of_last = outputs._replace(names=(last,), values=residuals[:, None])
-        return symptoms_where(of_last, holds[:, None], _column(limits), _text)
+            squared, absolute = gradients / 2, loss.values[:, 0] / gradients
+            is_squared = np.abs(np.square(squared) / loss.values[:, 0] - 1) < self.rounding
+            is_absolute = np.abs(slope / largest.values[:, largest.names.index(last)] - 1) < self.rounding
+        is_absolute &= ~is_squared & self._stands(evidence)
+        for residuals, is_such, text in ((squared, is_squared, _squared), (absolute, is_absolute, _absolute)):
+            holds = is_such & is_late & np.isfinite(residuals) & (residuals > limits)
+            of_last = outputs._replace(names=(last,), values=residuals[:, None])
+            yield from symptoms_where(of_last, holds[:, None], limits[:, None], text)
+
+    def _wait(self, evidence: Evidence) -> float:
+        """The number of first steps that are not judged."""
+        last = None if evidence.facts is None else evidence.facts.last_step
+        return self.after if last is None else max(self.after, min(self.share * last, self.latest))
+
+    def _stands(self, evidence: Evidence) -> bool:
+        """Whether the loss is near its early level, or above it."""
+        loss, early = evidence.loss(), evidence.early(*LOSS)
+        if loss is None or early is None:
+            return False
+        known = loss.values[np.isfinite(loss.values[:, 0]), 0][-_LEVEL:]
+        return bool(len(known)) and bool(np.median(known) > self.kept * early[0])
 
 
-def _column(values: Array) -> Array:
-    return values[:, None]
-
-
-def _text(residual: float) -> str:
+def _squared(residual: float) -> str:
     return f"the loss is the mean squared error of this output, which misses its targets by {residual:.3g}"
+
+
+def _absolute(residual: float) -> str:
+    return (
+        f"all gradients of this output have one size, as those of a mean absolute error have; then it misses its targets by "
+        f"{residual:.3g}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,8 @@
-"""Rules on the start: one layer too large, signals that fade, layers unlike their siblings, inputs that are not normalised."""
-
-from dataclasses import replace
+"""Rules on the start: one layer too large, signals that fade, layers unlike their siblings, embeddings that are added."""
 
 import pytest
 
-from lightning_hooks.health.engine import Diagnosis
-from lightning_hooks.health.rules.first_loss import InitialLoss
-from lightning_hooks.health.rules.initialisation import InputNotNormalised, OddInitialization, PoorInitialization
+from lightning_hooks.health.rules.initialisation import OddInitialization, PoorInitialization
 from lightning_hooks.records.facts import StepFacts
 from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, without_structure
 
@@ -127,74 +123,51 @@ def test_a_weight_of_one_number_is_told_unless_it_is_zero_or_frozen():
     assert found(OddInitialization(), run(DEEP, {("param", "net.0.bias"): Made(mean=0.02, std=0.0)})) == {}
 
 
-def first_input(made, model=DEEP):
-    return run(model, {("input", "net.0"): made, ("input", "head"): of_rms(100.0)})
-
-
-def test_an_input_that_is_not_normalised_is_told():
-    (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=77.0, std=80.0))).findings
-    assert (finding.rows, finding.first_step) == (("net.0",), 0)
-    assert finding.message == "net.0: the input has a root mean square of 111."
-    (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=-20.0, std=1.0))).findings
-    assert finding.message == "net.0: the mean of the input is 20 times its standard deviation."
-    (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=0.0, std=5e-4))).findings
-    assert finding.message == "net.0: the input has a root mean square of 0.0005."
-
-
-@pytest.mark.parametrize(("loss", "severity"), [(10.2, "warning"), (2.4, "info")])
-def test_a_large_input_is_a_fact_where_the_first_loss_is_that_of_outputs_which_are_sure_of_something(loss, severity):
-    model = structure_of({"net.0": "Linear", "head": "Linear"}, weights={"head": (10, 64)})
-    slope = Made(std=0.3 / 32, low=-1 / 32, high=1 / 32, count=320)
-    tensors = {("input", "net.0"): of_rms(100.0), ("output_grad", "head"): slope}
-    diagnosis = Diagnosis([InputNotNormalised(), InitialLoss()])
-    for view in run(model, tensors, loss=lambda step: loss if step < 5 else 2.4 / (1 + step)):
-        diagnosis.add(view)
-    diagnosis.finish()
-    (finding,) = diagnosis.findings
-    assert (finding.rule, finding.severity) == ("InputNotNormalised", severity)
-    about = "; the loss began at 10.2, and ln(10), the loss of guesses, is 2.3" if severity == "warning" else ""
-    assert finding.message == f"net.0: the input has a root mean square of 100{about}."
-
-
-@pytest.mark.parametrize(
-    "made", [Made(), Made(mean=5.0, std=6.0), Made(mean=0.9, std=0.01), Made(mean=9.0, std=1.0), Made(std=0.01), of_rms(0.0)]
-)
-def test_an_ordinary_input_is_no_finding(made):
-    assert found(InputNotNormalised(), first_input(made)) == {}
-
-
-def test_a_model_that_begins_with_a_norm_may_get_any_input():
-    model = structure_of({"norm": "LayerNorm", "net.0": "Linear", "head": "Linear"})
-    views = run(model, {("input", "norm"): of_rms(100.0), ("input", "net.0"): of_rms(100.0)})
-    assert "the first layer is a norm, an embedding or in front of a norm" in reason(InputNotNormalised(), views)
-
-
-@pytest.mark.parametrize("between", [{}, {"act": "ReLU"}])
-def test_an_input_whose_scale_a_norm_removes_is_no_finding(between):
-    model = structure_of({"conv": "Conv2d", **between, "norm": "BatchNorm2d", "head": "Linear"})
-    tensors = {("input", "conv"): of_rms(100.0)} | {("output", name): Made() for name in (*between, "norm")}
-    assert (found(InputNotNormalised(), run(model, tensors)) == {"conv": 0}) is bool(between)
-
-
-@pytest.mark.parametrize(
-    ("norm", "made", "is_told"),
-    [
-        ("LayerNorm", of_rms(100.0), False),
-        ("LayerNorm", Made(mean=1000.0, std=1.0), True),
-        ("GroupNorm", Made(mean=20.0, std=1.0), True),
-        ("BatchNorm1d", Made(mean=1000.0, std=1.0), False),
-        ("InstanceNorm1d", Made(mean=1000.0, std=1.0), False),
-    ],
-)
-def test_a_norm_of_each_sample_behind_a_layer_removes_scale_and_no_offset(norm, made, is_told):
-    model = structure_of({"first": "Linear", "norm": "LayerNorm", "head": "Linear"})
-    modules = tuple(replace(each, type=norm) if each.name == "norm" else each for each in model.modules)
-    tensors = {("input", "first"): made, ("output", "norm"): Made(), ("input", "head"): Made()}
-    views = run(replace(model, modules=modules), tensors)
-    assert (found(InputNotNormalised(), views) == {"first": 0}) is is_told
-
-
 def test_rules_on_the_start_say_what_they_lack():
     views = run(DEEP, signal([1.0] * 6) | weights(1.0), begin=5000)
     assert reason(PoorInitialization(), views) == "the run was watched from step 5000 on, not from its start"
     assert reason(OddInitialization(), without_structure(run(DEEP, weights(1.0)))) == "the structure of the model is not known"
+
+
+def language(positions, tokens=0.5, samples=8, between=(), width=64):
+    """A model that adds positions [tokens, width] to each sample of tokens; the sizes may be functions of the step."""
+    names = {"tokens": "Embedding", **dict.fromkeys(between, "Linear"), "positions": "Embedding", "head": "Linear"}
+    count = 1024
+
+    def of(size, elements):
+        return (lambda step: of_rms(size(step), count=elements)) if callable(size) else of_rms(size, count=elements)
+
+    tensors = {("output", "tokens"): of(tokens, samples * count), ("output", "positions"): of(positions, count)}
+    tensors |= {("input", name): Made() for name in (*between, "head")} | {("param", "head.weight"): of_rms(0.1)}
+    weights = {"tokens": (100, width), "positions": (16, 64), "head": (100, 64)}
+    in_order = sorted(tensors.items(), key=lambda item: [*names].index(item[0][1].removesuffix(".weight")))
+    return run(structure_of(names, weights=weights), dict(in_order))
+
+
+@pytest.mark.parametrize(
+    ("positions", "sign", "times"), [(15.0, ">", "30"), (0.015, "<", "0.03"), (0.0, "<", "0")], ids=["large", "small", "none"]
+)
+def test_an_embedding_of_positions_that_drowns_that_of_tokens_or_is_lost_in_it_is_told_without_harm(positions, sign, times):
+    (finding,) = diagnosed(PoorInitialization(), language(positions)).findings
+    assert (finding.rows, finding.severity, finding.first_step) == (("positions",), "warning", 0)
+    text = f"the output is {times} times as large as that of tokens, to each sample of which its shape lets it be added"
+    assert finding.message == f"positions: {text}."
+    (symptom,) = finding.evidence
+    assert (symptom.measured > symptom.threshold) is (sign == ">")
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        language(9.0),
+        language(0.03),
+        language(15.0, samples=1),
+        language(15.0, width=32),
+        language(0.015, between=("net",)),
+        language(lambda step: 15.0 if step < 1 else 5.0),
+        language(lambda step: 5.0 if step < 50 else 15.0),
+    ],
+    ids=["a little larger", "a little smaller", "one for each sample", "another width", "a layer between", "soon", "later"],
+)
+def test_embeddings_that_are_not_added_or_of_about_one_size_are_no_finding(views):
+    assert found(PoorInitialization(), views) == {}
