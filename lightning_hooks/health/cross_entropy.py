@@ -22,6 +22,7 @@ _OF_SQUARE: Final = 1.05
 square of what a probability lacks to 1, and that at least half of the squared gradient. Some of it is left for rounding."""
 _OF_SLOPE: Final = 2.0
 """The cross entropy of a sample is at most about this multiple of its gradient if the right class has a quarter or more."""
+_SMOOTHING: Final = 0.1  # the share of a label that is usually given to all classes alike
 NEEDS: Final = ("output", "count"), ("output_grad", "rms"), ("output_grad", "mean")
 """What is read of the last layer."""
 
@@ -49,7 +50,7 @@ def begins_trained(evidence: Evidence) -> bool:
     The gradient of the logits of each sample sums up to 0, as that of a cross entropy does. A mean squared error, of which a
     small loss says nothing, has another gradient. A loss of equal probabilities that is scaled down has a gradient that is
     scaled down likewise. A loss of margins or a focal one is smaller than a cross entropy with its gradient can be, and one of
-    squared probabilities is larger than that of few errors.
+    squared probabilities is larger than that of few errors. Smoothed labels add their entropy to the loss.
 
     Args:
         evidence: of the run.
@@ -61,8 +62,16 @@ def begins_trained(evidence: Evidence) -> bool:
     if not slope > 0 or abs(mean) > _MEAN * slope or not 0 <= loss < _KNOWS * math.log(classes):
         return False
     scale = slope * count / math.sqrt(classes - 1)
-    least = _OF_SQUARE * scale**2 * (classes - 1) / classes
-    return least <= loss < min(_OF_SLOPE, _LOSS[0] * math.log(classes)) * scale
+    least, most = _OF_SQUARE * scale**2 * (classes - 1) / classes, min(_OF_SLOPE, _LOSS[0] * math.log(classes)) * scale
+    smoothed = _entropy_of_smoothed(classes)
+    return least <= loss < most or max(least, smoothed) <= loss < smoothed + most
+
+
+def _entropy_of_smoothed(classes: int) -> float:
+    """The least cross entropy of labels that are smoothed as usual, which has no gradient."""
+    other = _SMOOTHING / classes
+    right = 1 - _SMOOTHING + other
+    return -right * math.log(right) - (classes - 1) * other * math.log(other)
 
 
 def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:

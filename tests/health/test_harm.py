@@ -120,6 +120,9 @@ def test_a_model_that_was_trained_before_need_not_learn():
     assert harm_of_head(loss, 0.12 / 32, rms=4.0) == ""
     assert "the loss has not fallen" in harm_of_head(loss, 0.12 / 32, mean=0.01 / 32, rms=4.0)
     assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 1.5)), 0.12 / 32, rms=4.0)
+    # Smoothed labels add 0.5 to the loss of such a classifier, and nothing to its gradient.
+    assert harm_of_head(noisy(np.full(120, 0.76)), 0.073 / 32, rms=4.0) == ""
+    assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 1.1)), 0.073 / 32, rms=4.0)
     # A loss of margins begins at 0.9, with the gradient of equal probabilities; a square of these has hardly any.
     assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 0.9)), 0.3 / 32, rms=4.0)
     assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 0.09)), 0.006 / 32, rms=4.0)

@@ -232,6 +232,7 @@ class LossConstant(HealthRule):
     Args:
         spread: the largest standard deviation as a share of the loss.
         least: the smallest relative fall that counts as learning.
+        gone: the share of its level by which the first loss must lie above it to have fallen before.
         steps: the number of first steps in which nothing has moved.
         share: the share of the steps of the fit that these must be at least.
         most: the number of steps that are enough, however long the fit is.
@@ -241,6 +242,7 @@ class LossConstant(HealthRule):
 
     spread: float = 0.05
     least: float = 0.005
+    gone: float = 1.0
     steps: int = 50
     share: float = 0.2
     most: int = 1000
@@ -277,7 +279,7 @@ class LossConstant(HealthRule):
         if chance is not None:
             yield self._at_chance(chance, evidence)
         else:
-            yield from self._not_moved(evidence, values, steps, float(early[0]))
+            yield from self._not_moved(evidence, values, steps, float(started[0]), float(early[0]))
 
     def _wait(self, evidence: Evidence) -> float:
         """The number of steps in which the loss must have stood."""
@@ -297,7 +299,7 @@ class LossConstant(HealthRule):
         since = chance_since(evidence, chance.loss)
         return Symptom("", tensor="", step=evidence.step, measured=loss, threshold=chance.loss, text=text, since=since)
 
-    def _not_moved(self, evidence: Evidence, values: Array, steps: list[int], early: float) -> Iterable[Symptom]:
+    def _not_moved(self, evidence: Evidence, values: Array, steps: list[int], begin: float, early: float) -> Iterable[Symptom]:
         quarter = self.count // 4
         has_start = evidence.holds_start
         first, last = float(np.median(values[:quarter])) if has_start else early, float(np.median(values[-quarter:]))
@@ -305,7 +307,8 @@ class LossConstant(HealthRule):
         if not middle >= ZERO or last < first - self.least * middle or falls(values, len(values)):
             return
         best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
-        if best < first - self.least * middle:
+        # The window may begin after a fall within the first steps, such as that of an LBFGS.
+        if best < first - self.least * middle or begin > first + self.gone * middle:
             return
         spread = float(np.std(np.diff(values))) / np.sqrt(2)
         # A loss that has risen by more than its noise has moved.

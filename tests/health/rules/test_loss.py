@@ -220,6 +220,12 @@ def test_a_loss_that_stands_still_stays_a_finding_when_the_window_moves_on():
     assert finding.is_over is None
 
 
+def test_a_loss_that_fell_within_the_first_steps_has_moved_also_when_the_window_has_lost_them():
+    """As that of an LBFGS, which takes many steps in one."""
+    fell = np.concatenate([[40.0, 12.0, 5.0], noisy(1.5, 597, share=0.005)])
+    assert not found(LossConstant(), fell)
+
+
 @pytest.mark.parametrize("loss", [lambda step: -2.31, lambda step: -2.31 - step / 100])
 def test_a_cross_entropy_with_a_minus_sign_is_told_at_once(loss):
     (finding,) = said_of(LossUnbounded(), classifying(loss, steps=20))
