@@ -138,10 +138,12 @@ def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
         begin: the first step of the findings.
     """
     ratio = track_of(evidence, "update", "ratio")
-    ratio = None if ratio is None else evidence.of_rows(ratio)
+    ratio, roles = None if ratio is None else evidence.of_rows(ratio), roles_of(evidence)
     if ratio is None or not len(ratio.values):
         return False
-    shares = np.where(np.isfinite(ratio.values), ratio.values, 0.0)
+    # A bias that starts at 0 changes by more than itself in the first steps of any training.
+    weights = np.ones(len(ratio.names), dtype=np.bool_) if roles is None else roles.are_weights(ratio.names)
+    shares = np.where(np.isfinite(ratio.values), ratio.values, 0.0)[:, weights if weights.any() else slice(None)]
     if evidence.holds_start and np.median(shares[:FIRST_STEPS].max(axis=0)) > FAR:
         return True
     large = np.median(shares[ratio.steps <= begin], axis=1) > LARGE

@@ -350,6 +350,16 @@ def test_steps_have_gone_too_far_if_one_is_huge_early_or_ten_in_a_row_are_large(
     assert steps_before.has_stepped_too_far(many_steps(ratios), begin) is holds
 
 
+def test_biases_that_start_at_zero_do_not_step_too_far():
+    shares = {"fc.weight": 0.01, "fc.bias": 0.9, "out.bias": 0.9}
+    tensors = {("param", name): of_rms(1.0) for name in shares}
+    tensors |= {("update", name): of_rms(share) for name, share in shares.items()}
+    evidence = Evidence([("update", "ratio")])
+    for view in run(structure_of({"fc": "Linear", "out": "Linear"}), tensors, 5):
+        evidence.add(view)
+    assert not steps_before.has_stepped_too_far(evidence, 4)
+
+
 @pytest.mark.parametrize(
     "rates, begin, holds",
     [

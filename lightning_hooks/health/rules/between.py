@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import Array, Mask, percent
+from lightning_hooks.health.roles import Array, Mask, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles
+from lightning_hooks.health.track import Track
 from lightning_hooks.health.usage import is_named_copy
 
 
@@ -47,10 +49,14 @@ class MovesBetweenSteps(HealthRule):
     Args:
         most: how many updates of the measured size a step may consist of, as an optimizer may step several times in it.
         rounding: the share of a parameter that may be an error of rounding.
+        left: the share of its largest size below which a weight has lost nearly all of it.
+        times: the number of moves since the last look, each of which makes such a weight smaller.
     """
 
     most: float = 4.0
     rounding: float = 1e-4
+    left: float = 0.1
+    times: int = 3
     patience: int = 1
     every_n_steps: int = 20
     family: ClassVar[str] = "updates"
@@ -69,20 +75,28 @@ class MovesBetweenSteps(HealthRule):
         "The optimizer's state no longer fits the weight, and its update acts on numbers that it has not made."
     )
     false_alarm: ClassVar[str] = (
-        "Weight clipping, normalised weights and averages write on purpose. The finding is a note until the loss shows harm; "
-        "accept it where it is meant."
+        "Weight clipping, normalised weights and averages write on purpose. The finding is a note until the loss shows harm "
+        "or hardly anything of a weight is left; accept it where it is meant."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         param = evidence.track("param", "rms")
         if param is None or not param.new.stop > param.new.start:
-            return ()
+            return
         moves = self.moves(evidence, param.new.start)
         if moves is None or not moves.holds.any():
-            return ()
+            return
         known = np.isfinite(moves.limits)
         moved = param._replace(stat="moved", values=np.where(known, moves.shares, np.nan))
-        return symptoms_where(moved, moves.holds, np.where(known, moves.limits, 0.0), _moved)
+        shares = _left(evidence, param)
+        smaller = moves.holds & (np.diff(param.values, axis=0, prepend=param.values[:1]) < 0)
+        are_lost = (shares < self.left) & (smaller[param.new].sum(axis=0) >= self.times)
+        lost = smaller & are_lost
+        limits = np.where(known, moves.limits, 0.0)
+        yield from symptoms_where(moved, moves.holds & ~lost, limits, _moved)
+        if lost.any():
+            text = partial(_lost, float(np.median(shares[are_lost])))
+            yield from symptoms_where(moved, lost, limits, text, facts=np.ones(len(moved.names), dtype=np.bool_))
 
     def moves(self, evidence: Evidence, begin: int = 0) -> Moves | None:
         """What other code than the optimizer has moved, at the steps of the window from `begin` on; None if it is not known."""
@@ -103,6 +117,20 @@ class MovesBetweenSteps(HealthRule):
             holds &= np.diff(param.steps, prepend=param.steps[0])[:, None] == 1
             holds &= np.array([not is_named_copy(name) for name in param.names], dtype=np.bool_)
         return Moves(shares, limits, holds)
+
+
+def _left(evidence: Evidence, param: Track) -> Array:
+    """Which share of its largest size in the window is left of each weight now, float64 [parameters]; NaN for others."""
+    roles = roles_of(evidence)
+    if roles is None:
+        return np.full(len(param.names), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares: Array = param.values[-1] / np.fmax.reduce(param.values, axis=0)
+    return np.where(roles.are_weights(param.names), shares, np.nan)
+
+
+def _lost(left: float, share: float) -> str:
+    return f"{_moved(share)}; after several such moves {percent(left)} of its largest size is left"
 
 
 def _moved(share: float) -> str:

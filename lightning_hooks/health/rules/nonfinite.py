@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import Mask
+from lightning_hooks.health.roles import Mask, without_parametrizations
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, with_rows
@@ -182,7 +182,7 @@ class NonFinite(HealthRule):
                 places = [position.get(found.track.names[c].rpartition(".")[0], -1) for c in columns.tolist()]
                 columns = columns[np.argsort(places, kind="stable")[::-1]]
             yield from ((tensor, column, found) for column in columns[:_MOST_ROWS].tolist())
-        order = {name: i for i, name in enumerate(evidence.order)}
+        order = {name: i for i, name in enumerate(without_parametrizations(evidence.order))}
         first = len(order)
         output, largest = _bad(evidence, "output"), evidence.track("output", "max")
         if output is not None and largest is not None:

@@ -29,6 +29,25 @@ def test_a_size_that_jumps_further_than_updates_reach_is_a_note_until_the_loss_s
     }
 
 
+def test_moves_that_leave_hardly_anything_of_a_weight_are_a_fact():
+    views = sizes_of(lambda step: 0.95**step, loss=falling)
+    (finding,) = diagnosed(MovesBetweenSteps(), views).findings
+    assert (finding.rows, finding.first_step, finding.severity) == (("a.weight",), 1, "warning")
+    assert finding.message == (
+        "a.weight: its root mean square is 5 % away from where the step before left it, which is no update of that step; "
+        "after several such moves 4.8 % of its largest size is left."
+    )
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [lambda step: 0.01 if step else 1.0, lambda step: 0.01 + 0.99 * (step < 2) - 0.5 * (step == 1), lambda step: 0.97**step],
+    ids=["clipped once", "in two moves", "to a sixth"],
+)
+def test_a_weight_that_is_kept_within_a_limit_or_shrinks_less_is_a_note(sizes):
+    assert warned(MovesBetweenSteps(), sizes_of(sizes, loss=falling)) == {}
+
+
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [

@@ -147,6 +147,12 @@ def test_a_batch_that_is_not_finite_is_told_by_the_first_output_of_finite_weight
     assert ("input", "a") not in rows_of(steps_of(broken, begin=5))
 
 
+def test_what_computes_a_weight_from_another_one_is_not_the_first_module():
+    tensors = {("output", "fc.parametrizations.weight.0"): of_rms(1.0), ("output", "fc"): NAN, ("loss", "loss"): NAN}
+    model = structure_of({"fc.parametrizations.weight.0": "Other", "fc": "Linear"})
+    assert ("input", "fc") in rows_of(run(model, {**tensors, ("param", "fc.bias"): of_rms(1.0)}, 5, loss=None))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
