@@ -13,7 +13,7 @@ from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import known_median, roles_of, starts
-from lightning_hooks.health.usage import has_several_optimizers
+from lightning_hooks.health.usage import losses_may_balance
 from lightning_hooks.health.window import Array
 from lightning_hooks.health.witness import ZERO, error_of, noise_of
 
@@ -68,14 +68,14 @@ def chance_reached(evidence: Evidence) -> Chance | None:
 
     The loss of equal probabilities is known of a cross entropy. Of labels with other frequencies, of yes or no, and of a mean
     squared error, chance follows from the outputs: their differences between samples are worth hardly anything to the loss.
-    Those of a slow start are so too, so that nine tenths of the fit must be over. The losses of several optimizers may balance,
-    so they have no chance; and a loss that falls is not there.
+    Those of a slow start are so too, so that nine tenths of the fit must be over. Several losses may balance, so they have no
+    chance; and a loss that falls is not there.
 
     Args:
         evidence: of the run.
     """
     late = late_losses(evidence)
-    if has_several_optimizers(evidence.facts) or not _stands(evidence):
+    if losses_may_balance(evidence) or not _stands(evidence):
         return None
     equal = _of_equal_probabilities(evidence)
     if equal is not None and is_at_chance(late, equal.loss):

@@ -13,7 +13,7 @@ from lightning_hooks.health.cross_entropy import begins_trained
 from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.rules.spikes import largest_deviation
-from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
+from lightning_hooks.health.usage import is_warming_up, losses_may_balance
 from lightning_hooks.health.witness import ZERO, error_of, noise_of
 
 RECENT: Final = 10
@@ -39,7 +39,7 @@ def harm_of(evidence: Evidence) -> str:
 
     The loss is not finite; it has given back half of what it had gained; its level is above each of the first losses; or it has
     not fallen in the last 50 steps, nor in the last 150, although more than half of it is left or it is at chance. Of a
-    training with several optimizers, whose losses balance, only the first counts. While the learning rate rises, a loss need
+    training with several losses, which may balance, only the first counts. While the learning rate rises, a loss need
     not fall yet; that of a model which was trained before need not fall at all.
 
     Args:
@@ -67,7 +67,7 @@ def harm_of(evidence: Evidence) -> str:
         begin = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
         return f"the loss is not finite since step {steps[begin]}"
     values, steps = values[finite], steps[finite]
-    if len(values) < _LEAST or has_several_optimizers(evidence.facts):
+    if len(values) < _LEAST or losses_may_balance(evidence):
         return ""
     began, highest = float(np.nanmax([first[0], early[0]])), np.inf
     if evidence.holds_start:

@@ -9,7 +9,7 @@ import numpy as np
 from lightning_hooks.health.chance import LATE, chance_reached, late_losses
 from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.usage import has_several_optimizers
+from lightning_hooks.health.usage import losses_may_balance
 from lightning_hooks.health.witness import learned
 
 LEAST_STEPS: Final = 60
@@ -93,9 +93,9 @@ def _chance(evidence: Evidence) -> float:
 def _is_measure(evidence: Evidence) -> bool:
     """Whether the loss measures how much a model has learned.
 
-    The losses of several optimizers, as of a generator and its discriminator, balance. A loss of both signs is no distance
+    Several losses, as of a generator and its discriminator, balance. A loss of both signs is no distance
     from anything; that of a policy gradient is an estimate whose size says nothing about the policy.
     """
     early, late = evidence.early_losses(), late_losses(evidence)
     has_both_signs = any(len(each) and each.min() < 0 < each.max() for each in (early, late))
-    return not has_both_signs and not has_several_optimizers(evidence.facts)
+    return not has_both_signs and not losses_may_balance(evidence)

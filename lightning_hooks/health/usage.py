@@ -31,6 +31,9 @@ COPIES: Final = (
     "lpips",
 )
 """Words in the names of modules that another rule than the gradient trains, or that are kept as they are on purpose."""
+LOSS_COUNT: Final = ("loss", "count")
+"""The number of losses of a step, over all ranks."""
+_CHANGES: Final = ("update", "ratio")
 _WARM_UP: Final = 0.9
 """The share of the steps of a fit from which on a rate that still rises is no warm-up."""
 _WORDS: Final = re.compile(r"[._]")
@@ -108,8 +111,33 @@ def has_scaler(facts: StepFacts | None) -> bool:
     return facts is not None and (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0))
 
 
+def losses_may_balance(evidence: Evidence) -> bool:
+    """Whether several optimizers train with losses of their own, as in a GAN: these balance, and need not fall.
+
+    Optimizers share a loss, as Muon for the matrices and AdamW for the other parameters do, if each step has one loss and each
+    of them changes parameters in the same step.
+
+    Args:
+        evidence: of the run. What its rules do not measure cannot show that a loss is shared.
+    """
+    if not has_several_optimizers(evidence.facts) or evidence.facts is None:
+        return False
+    if not {LOSS_COUNT, _CHANGES} <= set(evidence.needs):
+        return True
+    counts, changes = evidence.track(*LOSS_COUNT), evidence.track(*_CHANGES)
+    if counts is None or changes is None or not np.nanmax(counts.values, initial=0.0) == evidence.ranks:
+        return True
+    with np.errstate(invalid="ignore"):
+        moves = changes.values > 0
+    steps = np.flatnonzero(moves.any(axis=1))
+    if not len(steps):
+        return True
+    moved = {name for name, moves_now in zip(changes.names, moves[steps[-1]].tolist(), strict=True) if moves_now}
+    return not all(any(moved.intersection(group.params) for group in each.groups) for each in evidence.facts.optimizers)
+
+
 def has_several_optimizers(facts: StepFacts | None) -> bool:
-    """Whether several optimizers train, as in a GAN, so that their losses may balance: they need not fall, and may rise."""
+    """Whether several optimizers train."""
     return facts is not None and len(facts.optimizers) > 1
 
 

@@ -13,10 +13,10 @@ from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
+from lightning_hooks.health.rules.base import WITNESS, Needs, Obstacles, no_loss
 from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, rows_behind
 from lightning_hooks.health.rules.spikes import HISTORY, LOCAL, largest_deviation, six_sigma, spikes
-from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
+from lightning_hooks.health.usage import LOSS_COUNT, is_warming_up, losses_may_balance
 from lightning_hooks.health.witness import ZERO, falls, noise_of
 
 FIRST_STEPS: Final = 10
@@ -25,7 +25,7 @@ FIRST_STEPS: Final = 10
 
 def _balanced_losses(evidence: Evidence) -> str | None:
     """An obstacle: of a GAN, say, the sum of the losses may stay where it is."""
-    return "several optimizers train with losses that may balance" if has_several_optimizers(evidence.facts) else None
+    return "several optimizers train with losses that may balance" if losses_may_balance(evidence) else None
 
 
 def _known(evidence: Evidence) -> tuple[Array, list[int], int]:
@@ -226,7 +226,7 @@ class LossConstant(HealthRule):
     varies by less than a small share from step to step. The loss of a model that knows nothing is known for two losses. A cross
     entropy is then that of equal probabilities, or of the frequencies of the classes. A mean squared error is then that of one
     output for all samples. A loss that began higher, and stands there, has learned the mean of the targets and nothing else.
-    Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out. A plateau at the
+    Trainings with several losses, which may balance, and those whose rate still rises are left out. A plateau at the
     beginning is usual, so that the loss must stand for a share of the fit; one that outputs show, for nine tenths of it.
 
     Args:
@@ -252,6 +252,7 @@ class LossConstant(HealthRule):
     every_n_steps: int = 10
     family: ClassVar[str] = "loss"
     obstacles: ClassVar[Obstacles] = (_balanced_losses, no_loss)
+    needs: ClassVar[Needs] = (LOSS_COUNT,)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at some inputs with their labels: a shuffle, a sort or a sampling of one without the other parts them.",
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
