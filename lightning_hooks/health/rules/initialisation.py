@@ -175,7 +175,7 @@ def _embedding(rms: float) -> str:
 
 
 def _added_to(other: str, times: float) -> str:
-    return f"the output is {times:.2g} times as large as that of {other}, to each sample of which its shape lets it be added"
+    return f"the output is {times:.3g} times as large as that of {other}, to which its shape lets it be added"
 
 
 def _reach_text(reach: float) -> str:

@@ -150,7 +150,7 @@ def language(positions, tokens=0.5, samples=8, between=(), width=64):
 def test_an_embedding_of_positions_that_drowns_that_of_tokens_or_is_lost_in_it_is_told_without_harm(positions, sign, times):
     (finding,) = diagnosed(PoorInitialization(), language(positions)).findings
     assert (finding.rows, finding.severity, finding.first_step) == (("positions",), "warning", 0)
-    text = f"the output is {times} times as large as that of tokens, to each sample of which its shape lets it be added"
+    text = f"the output is {times} times as large as that of tokens, to which its shape lets it be added"
     assert finding.message == f"positions: {text}."
     (symptom,) = finding.evidence
     assert (symptom.measured > symptom.threshold) is (sign == ">")
