@@ -8,13 +8,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from lightning_hooks.health.chance import chance_reached
-from lightning_hooks.health.cross_entropy import begins_trained
+from lightning_hooks.health.chance import chance_reached, late_losses
+from lightning_hooks.health.cross_entropy import begins_trained, cross_entropy_of
 from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.rules.spikes import largest_deviation
 from lightning_hooks.health.usage import is_warming_up, losses_may_balance
-from lightning_hooks.health.witness import ZERO, error_of, noise_of
+from lightning_hooks.health.witness import ZERO, error_of, learned, noise_of
 
 RECENT: Final = 10
 """The number of losses whose median is the level at a step."""
@@ -40,7 +40,8 @@ def harm_of(evidence: Evidence) -> str:
     The loss is not finite; it has given back half of what it had gained; its level is above each of the first losses; or it has
     not fallen in the last 50 steps, nor in the last 150, although more than half of it is left or it is at chance. Of a
     training with several losses, which may balance, only the first counts. While the learning rate rises, a loss need
-    not fall yet; that of a model which was trained before need not fall at all.
+    not fall yet; that of a model which was trained before need not fall at all. One that has fallen by more than a tenth and
+    its noise may be at its end, unless it is a cross entropy, whose end is near 0.
 
     Args:
         evidence: of the run. Without a loss there is no witness of harm.
@@ -133,6 +134,8 @@ def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], 
     chance = chance_reached(evidence)
     if now <= began - abs(began) / 2 and chance is None:
         return ""
+    if chance is None and _may_be_done(evidence, began - now, began):
+        return ""
     if evidence.loss_falls(SHORT) is not False or evidence.loss_falls(LONG):
         return ""
     level = float(np.median(values[-SHORT : -SHORT + SHORT // 4]))
@@ -142,3 +145,14 @@ def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], 
         return ""
     text = f"the loss has not fallen: it was {level:.4g} at step {steps[-SHORT]} and is {now:.4g} at step {steps[-1]}"
     return text if chance is None else f"{text}; that of {chance.of} is {chance.loss:.4g}"
+
+
+def _may_be_done(evidence: Evidence, gain: float, began: float) -> bool:
+    """Whether a loss that stands has fallen far enough to be at its end, which is not known to be 0.
+
+    So it is with the likelihood of a density, which may be of both signs, and with an error whose least value is the noise of
+    the targets. A cross entropy of known classes is at its end near 0.
+    """
+    if gain <= _FALL * abs(began) or cross_entropy_of(evidence) is not None:
+        return False
+    return learned(evidence.early_losses(), late_losses(evidence)) is True

@@ -138,6 +138,17 @@ def test_a_squared_error_whose_outputs_hardly_vary_is_at_chance():
     assert harm_of_head(loss, error, rms=1.0, variation=0.3) == ""
 
 
+def test_a_loss_that_has_fallen_may_be_at_an_end_that_is_not_near_0_unless_it_is_a_cross_entropy():
+    """As that of a density, which may be of both signs. In the steps 20 to 40 it is still on its way."""
+    fallen, hardly = (noisy(np.concatenate([np.linspace(2.3, end, 60), np.full(160, end)])) for end in (1.6, 2.15))
+    assert harm_of(evidence_of(fallen)) == ""
+    assert "the loss has not fallen" in harm_of(evidence_of(hardly))
+    assert harm_of_head(fallen, 0.2 / 32, rms=4.0) == ""
+    assert "the loss has not fallen" in harm_of_head(fallen, 0.3 / 32, rms=4.0)
+    soon = noisy(np.concatenate([np.linspace(2.3, 1.6, 15), np.full(205, 1.6)]))
+    assert "the loss has not fallen" in harm_of(evidence_of(soon))
+
+
 def test_what_a_rule_on_the_loss_says_for_some_steps_is_harm():
     @dataclass(frozen=True, kw_only=True)
     class Odd(HealthRule):
