@@ -120,6 +120,49 @@ def zero_batches(seed: int) -> Case:
     return Case(ZeroBatches(adamw(1e-3)), loader(*digits(), seed=seed))
 
 
+class UnreadableFile(Spoilt):
+    """Reads zeros at every 30th step, where a file cannot be read and an exception is swallowed."""
+
+    def spoil(self, step: int, inputs: Tensor) -> Tensor:
+        self.sizes.append(float(inputs.abs().max()) if step % 30 != 29 else 0.0)
+        return torch.zeros_like(inputs) if step % 30 == 29 else inputs
+
+    def __init__(self) -> None:
+        super().__init__(adamw(1e-3))
+        self.sizes: list[float] = []
+
+
+def unreadable_file(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(UnreadableFile(), loader(*digits(), seed=seed))
+
+
+class Sensors(Regressor):
+    """Keeps the largest magnitude of each column of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(5e-3))
+        self.largest = torch.zeros(8)
+
+    def loss(self, batch: Any) -> Tensor:
+        self.largest = torch.maximum(self.largest, batch[0].abs().amax(0))
+        return super().loss(batch)
+
+
+def silent_sensor(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, targets = waves(seed)
+    inputs[:, 5] = 0.0
+    return Case(Sensors(), loader(inputs, targets, seed=seed))
+
+
+def sensor_at_its_limit(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, targets = waves(seed)
+    inputs[:, 2] = 5.0
+    return Case(Sensors(), loader(inputs, targets, seed=seed))
+
+
 class EmptyInputs(Spoilt):
     """Reads nothing but zeros."""
 
@@ -298,7 +341,7 @@ TRAININGS = [
         one_feature_in_other_units,
         200,
         "set",
-        Expectation("pattern", NOT_NORMALISED, cause="DataNotNormalised"),
+        Expectation("pattern", (*NOT_NORMALISED, "InputColumnScale"), cause="DataNotNormalised"),
         "One of eight features is 1000 times as large as the others.",
     ),
     Training(
@@ -376,11 +419,41 @@ TRAININGS = [
         "set",
         Expectation(
             "pattern",
-            ("LossSpike", "ConstantOutput", "DeadLayer", "DeadUnits", "LossConstant", "GradientSpike", "ScaleCollapse"),
+            (
+                *("LossSpike", "ConstantOutput", "DeadLayer", "DeadUnits", "LossConstant", "GradientSpike", "ScaleCollapse"),
+                "BatchOfZeros",
+            ),
             cause="BadBatch",
             onset=80,
         ),
         "From step 80 on all inputs are zero.",
+    ),
+    Training(
+        "unreadable-file",
+        "data",
+        unreadable_file,
+        100,
+        "set",
+        Expectation("fact", ("BatchOfZeros",), "encoder.0", "BadBatch", onset=59),
+        "Every 30th batch is zeros, because a file cannot be read. The second one shows that it comes back.",
+    ),
+    Training(
+        "silent-sensor",
+        "data",
+        silent_sensor,
+        100,
+        "set",
+        Expectation("pattern", ("InputColumnZero",), "encoder.0"),
+        "One of eight features is 0 in all samples, because its sensor does not send.",
+    ),
+    Training(
+        "sensor-at-its-limit",
+        "data",
+        sensor_at_its_limit,
+        100,
+        "set",
+        Expectation("pattern", ("InputColumnConstant",), "encoder.0"),
+        "One of eight features is 5 in all samples, the limit of its sensor.",
     ),
     Training(
         "inputs-of-zeros",

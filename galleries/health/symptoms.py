@@ -166,6 +166,11 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "infinite-batch": lambda w: w.finite() == 50,
     "inputs-of-zeros": lambda w: w.outputs[60, "encoder.0"].spread < 1e-6 and stalls(w),
     "zero-batches": lambda w: jumps(w, 80, 2) and w.outputs[80, "encoder.0"].spread < 1e-6 and stalls(w),
+    "unreadable-file": lambda w: (
+        w.module.sizes[29] == w.module.sizes[59] == 0 < w.module.sizes[30] and w.losses[59] > w.losses[58]
+    ),
+    "silent-sensor": lambda w: float(w.module.largest[5]) == 0 < float(w.module.largest[4]),
+    "sensor-at-its-limit": lambda w: float(w.module.largest[2]) == 5,
     "same-batch-again": lambda w: w.losses[-1] < 0.1 * w.mean(70, 80),
     "same-numbers-each-epoch": lambda w: w.module.sums[:10] == w.module.sums[10:20],
     "workers-read-all": lambda w: w.module.sums[0:40:2] == w.module.sums[1:40:2],

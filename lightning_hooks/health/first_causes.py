@@ -17,6 +17,8 @@ from lightning_hooks.health.conditions import (
     has_weights_of_zeros,
     said_of_shut_layers,
 )
+from lightning_hooks.health.rules.data import BatchOfZeros
+from lightning_hooks.health.sighted import said
 
 FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
@@ -153,6 +155,16 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="BadBatch",
+        message="Whole batches are one number in all elements that were looked at: {where}.",
+        required=("BatchOfZeros",),
+        supporting=("DeadLayer", "NoGradient", *DULL, "LossSpike", "GradientSpike", "LossConstant"),
+        next_steps=BatchOfZeros.next_steps,
+        alternatives=("Batches that are emptied on purpose, as for an unconditional model: accept the finding.",),
+        confidence="certain",
+        detail=said("batch-of-zeros"),
+    ),
+    CauseRule(
+        name="BadBatch",
         message="The first module gets zeros only since step {step}: {where}.",
         required=("DeadLayer@input",),
         supporting=("NoGradient", *DULL, "LossSpike", "GradientSpike", "LossConstant"),
@@ -188,10 +200,11 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="DataNotNormalised",
         message="The numbers that enter the model are far from mean 0 and standard deviation 1: {where}.",
-        required=("InputNotNormalised",),
-        supporting=(*UNSTABLE, *DULL, *STUCK, "PoorInitialization", "InitialLoss"),
+        any_of=("InputNotNormalised", "InputColumnScale"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "PoorInitialization", "InitialLoss", "InputNotNormalised", "InputColumnScale"),
         next_steps=("Subtract the mean of each feature of the training data and divide by its standard deviation.",),
         alternatives=("Categories that are given as numbers: use an embedding.",),
+        detail=said("column-scale"),
     ),
     CauseRule(
         name="DataNotNormalised",

@@ -23,6 +23,7 @@ class Group:
 
     Attributes:
         harm: the harm that was measured while a pattern held; empty for a fact, and as long as there is none.
+        was_fact: whether a symptom that is a fact stood beside it when a look was taken over last.
         learning: the numbers of the loss and the steps when the finding was found; empty if it is not about learning.
         was_fact: whether a symptom of it was a fact when its rule looked last.
     """
@@ -171,6 +172,7 @@ class Group:
         group.harm, group.learning = str(state["harm"]), str(state.get("learning", ""))
         group.was_fact = group.is_fact
         group.over_since = {(str(row), str(tensor)): int(step) for row, tensor, step in state["ended"]}
+        group.was_fact = group.is_fact
         if not group.rows or not group.over_since.keys() <= group.members.keys():
             raise ValueError(f"a finding of {group.rule} has no rows, or ends at rows that it does not have")
         return group

@@ -134,6 +134,7 @@ class Groups:
             group = self._of_row.get((rule, streak.row))
             if group is not None:
                 self._changed.add(group.number)
+                # A pattern that was a note may become a fact while it holds.
                 if group.is_fact and not group.was_fact and not group.harm and self._has_notes(rule):
                     happened.setdefault(group.number, "raised")
                 group.was_fact = group.is_fact

@@ -13,6 +13,7 @@ from lightning_hooks.engine.lookouts import (
     clipping,
     evaluations,
     frozen_norms,
+    inputs,
     leftovers,
     loss_inputs,
     loss_shapes,
@@ -54,6 +55,7 @@ _FILES = (
     settings,
     loss_shapes,
     loss_inputs,
+    inputs,
 )
 
 

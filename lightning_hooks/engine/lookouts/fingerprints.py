@@ -77,8 +77,13 @@ def have_arrived(copies: Sequence[HostCopy]) -> bool:
     return not torch.cuda.is_current_stream_capturing() and all(each.has_arrived for each in copies)
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
-    """Some elements of a tensor as bytes, spread over all of it."""
+def few_of(tensor: Tensor) -> Tensor:
+    """Some elements of a tensor, spread over all of it; all elements of a small one.
+
+    Example:
+        >>> few_of(torch.zeros(1, 300)).shape, few_of(torch.zeros(4, 64, 64)).shape
+        (torch.Size([300]), torch.Size([349]))
+    """
     tensor = tensor.detach()
     if not tensor.is_contiguous():
         # Images may be stored with their channels last: look at the dimensions in the order of the memory.
@@ -88,9 +93,12 @@ def _bytes_of(tensor: Tensor) -> Tensor:
         few = tensor.view(-1)[:: _STRIDES[position]]
     else:
         few = _thinned(tensor).reshape(-1)
-    if few.is_complex():
-        few = torch.view_as_real(few.resolve_conj())
-    return few.contiguous().view(torch.uint8)
+    return torch.view_as_real(few.resolve_conj()) if few.is_complex() else few
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """Some elements of a tensor as bytes."""
+    return few_of(tensor).contiguous().view(torch.uint8)
 
 
 def _thinned(tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import pytest
 
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.rules.batches import BatchesRepeat, BatchStuck, EpochsRepeat, WorkersRepeat
+from lightning_hooks.health.rules.data import BatchOfZeros, InputColumnConstant, InputColumnScale, InputColumnZero
 from lightning_hooks.health.rules.targets import EndNeverTarget, TargetsAreInputs, TargetsConstant, TargetsIgnored
 from lightning_hooks.health.rules.waiting import WaitsForData
 from lightning_hooks.records.facts import Sighting, StepFacts
@@ -24,6 +25,10 @@ MODEL = structure_of({"fc": "Linear"})
         (EndNeverTarget(), Severity.INFO),
         (TargetsAreInputs(), Severity.INFO),
         (WaitsForData(), Severity.INFO),
+        (BatchOfZeros(), Severity.WARNING),
+        (InputColumnZero(), Severity.WARNING),
+        (InputColumnScale(), Severity.WARNING),
+        (InputColumnConstant(), Severity.INFO),
     ],
     ids=lambda each: getattr(each, "name", each),
 )

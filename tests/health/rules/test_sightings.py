@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rules import DEFAULT_RULES
+from lightning_hooks.health.rules.data import BatchOfZeros
 from lightning_hooks.health.rules.order import (
     AccumulationNotDivided,
     ClearedBeforeStep,
@@ -61,3 +63,12 @@ def test_a_rule_says_when_nothing_has_looked(rule):
 def test_a_sighting_of_another_kind_is_not_its_own(rule):
     views = run(MODEL, {}, facts=StepFacts(looked_for=rule.looks_for, sightings=(Sighting("another", "text"),)))
     assert found(rule, views) == {}
+
+
+def test_a_note_that_becomes_a_fact_is_raised():
+    rule = BatchOfZeros()
+    views = run(MODEL, {}, steps=10, facts=facts_of(rule, is_fact=False))
+    views += run(MODEL, {}, begin=10, steps=10, facts=facts_of(rule, measured=2.0, threshold=1.0))
+    diagnosis = Diagnosis([rule])
+    events = [event for view in views for event in diagnosis.add(view) if event.finding is not None]
+    assert [(each.kind, each.finding.severity) for each in events] == [("new", "info"), ("raised", "warning")]
