@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from galleries.health.faulty_parts import Convnet, Learner, Perceptron, adamw, digits, images, loader
+from galleries.health.healthy_rl import Dqn
 from galleries.health.training import Case, Expectation, Training
 
 PRETRAINED = 100
@@ -143,7 +144,57 @@ def statistics_of_last_batch(seed: int) -> Case:
     return Case(OfLastBatch(), loader(*images(), seed=seed))
 
 
+class NeverSynchronised(Dqn):
+    """Counts steps of the optimizer by a number that stays 0, so that the target is never copied."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """The copy of the base class is left out."""
+
+
+def target_never_synchronised(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(NeverSynchronised(), loader(torch.arange(64), seed=seed, batch=1, shuffle=False))
+
+
+class Distilled(Perceptron):
+    """Learns from a teacher in evaluation mode, through which gradients flow too."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(1e-3))
+        self.teacher = nn.Sequential(encoder(), nn.Linear(64, 10)).eval()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.teacher.eval()
+
+    def loss(self, batch: Any) -> Tensor:
+        inputs, _ = batch
+        return functional.mse_loss(self(inputs), self.teacher(inputs))
+
+
+def teacher_trained(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Distilled(), loader(*digits(), seed=seed))
+
+
 TRAININGS = [
+    Training(
+        "target-never-synchronised",
+        "structure",
+        target_never_synchronised,
+        400,
+        "set",
+        Expectation("pattern", ("TargetNeverSynchronised",), "target", onset=225),
+        "The target network of a DQN is a copy of the untrained network to the end.",
+    ),
+    Training(
+        "teacher-trained",
+        "structure",
+        teacher_trained,
+        100,
+        "held",
+        Expectation("fact", ("TeacherTrained",), "teacher"),
+        "The optimizer trains a teacher in evaluation mode, which is called without no_grad().",
+    ),
     Training(
         "frozen-norms-back-in-training",
         "structure",

@@ -83,6 +83,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "average-of-integers": lambda w: not averaged(w, "places.index").equal(w.module.get_buffer("network.places.index")),
     "average-lags": lambda w: lags(w, "0.weight") and w.end() < 0.5,
     "average-without-statistics": lambda w: bool((averaged(w, "norm.running_var") == 1).all()) and w.end() < 0.5,
+    "target-never-synchronised": lambda w: grown(w, "target.1.weight", 390) == 1 != grown(w, "online.1.weight", 390),
+    "teacher-trained": lambda w: w.change("teacher.1.weight") > 0 and not w.module.teacher.training,
     # gradients
     "detached-encoder": lambda w: without_gradient(w, "encoder") and w.end() > 1.9,
     "cleared-early": lambda w: w.change("encoder.0.weight") == 0 and w.change("head.weight") == 0,

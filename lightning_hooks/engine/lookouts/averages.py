@@ -1,4 +1,4 @@
-"""Looks at averaged copies: integers that were averaged, statistics that are not kept up, weights that hardly follow."""
+"""Looks at copies: integers that were averaged, statistics that are not kept up, weights that hardly follow or never."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lightning_hooks.engine.lookouts.ways import Ways
 from lightning_hooks.engine.lookouts.writes import Writes, writes_of
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.errors import counted
+from lightning_hooks.health.usage import is_named_copy
 from lightning_hooks.records.facts import Sighting
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 
@@ -34,6 +35,8 @@ _EVERY: Final = 25
 """Steps between two looks after the first ones."""
 _LEAST: Final = 8
 """The number of looks at which a copy must have been written to."""
+_TARGETS: Final = ("target", "targets", "targ", "tgt")
+"""Words that say that a copy is to be synchronised with its source."""
 _COUNTER: Final = "num_batches_tracked"
 _STATISTICS: Final = ("running_mean", "running_var", _COUNTER)
 
@@ -51,10 +54,12 @@ class _Known:
         differ: that number of each, as far as it has arrived on the host.
         looks: how many there were.
         ways: of the copy and of its source.
+        first: the step of the first look.
     """
 
     copy: Copy
     ways: Ways
+    first: int = 0
     begin: dict[str, Writes] = field(default_factory=dict)
     last: dict[str, Writes] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
@@ -74,7 +79,10 @@ class AveragesLookout(Lookout):
     are compared, on their device, and the result is read at a later step.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("averaged-integers", "average-without-statistics", "average-lags")
+    kinds: ClassVar[tuple[str, ...]] = (
+        *("averaged-integers", "average-without-statistics", "average-lags"),
+        "target-stands-still",
+    )
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
@@ -88,19 +96,20 @@ class AveragesLookout(Lookout):
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         if not self._known and step in _SEARCHES and self._may_search:
             begin = perf_counter()
-            self._known = [_Known(each, Ways(each)) for each in copies_of(self._around)]
+            self._known = [_Known(each, Ways(each), step) for each in copies_of(self._around)]
             self._may_search = perf_counter() - begin < _LONG
         for known in self._known:
             _look(known)
             _compare(known)
             if step % _EVERY == 0:
-                known.ways.look()
+                known.ways.look(step)
 
     def left(self) -> None:
         self._known = []
 
     def sightings(self) -> tuple[Sighting, ...]:
-        return tuple(sighting for known in self._known for sighting in (*_integers(known), *_statistics(known), *_lag(known)))
+        looks = (_integers, _statistics, _lag, _standstill)
+        return tuple(sighting for known in self._known for look in looks for sighting in look(known))
 
 
 def _look(known: _Known) -> None:
@@ -184,6 +193,26 @@ def _lag(known: _Known) -> Iterator[Sighting]:
         "average is still the weights of the beginning"
     )
     yield Sighting("average-lags", text, (), is_fact=not known.copy.name, measured=share, threshold=_LAGS)
+
+
+def _standstill(known: _Known) -> Iterator[Sighting]:
+    """A copy that is called a target, began as its source, and has never changed while its source has moved."""
+    way, name = known.ways.last, known.copy.name or known.copy.variable
+    # Code may write through `.data`, whose writes PyTorch counts elsewhere. So the numbers are compared too.
+    if way is None or not way.is_of_a_copy or way.own > 0 or not is_named_copy(name, _TARGETS) or _is_written(known):
+        return
+    text = (
+        f"the target network `{name}` has not been synchronised: at step {way.step} it is what it was at step {known.first}, "
+        f"and its source has moved by {100 * way.source / way.size:.2g} % of its weights"
+    )
+    rows = (known.copy.name,) if known.copy.name else ()
+    yield Sighting("target-stands-still", text, rows, is_fact=False, measured=float(way.step - known.first))
+
+
+def _is_written(known: _Known) -> bool:
+    """Whether a parameter of the copy has been written to since the first look."""
+    first = next(iter(known.copy.parameters()), None)
+    return first is None or known.begin.get(f"parameter {first[0]}") != writes_of(first[1])
 
 
 def _follows(known: _Known) -> int:

@@ -25,12 +25,14 @@ class Copy(NamedTuple):
         source: what it is a copy of, known weakly.
         name: of the copy in the model; empty if it is outside.
         source_name: of its source in the model; empty for the model itself.
+        variable: the attribute or global variable that holds a copy outside of the model; empty if that is not known.
     """
 
     copy: ref[nn.Module]
     source: ref[nn.Module]
     name: str
     source_name: str
+    variable: str = ""
 
     def __repr__(self) -> str:
         return f"the copy `{self.name}`" if self.name else "a copy outside of the model"
@@ -64,7 +66,8 @@ def copies_of(around: Surroundings) -> list[Copy]:
         shapes = _shapes(candidate)
         for name, source, wanted in sources:
             if type(source) is type(candidate) and shapes == wanted:
-                found.append(Copy(ref(candidate), ref(source), names.get(id(candidate), ""), name))
+                own = names.get(id(candidate), "")
+                found.append(Copy(ref(candidate), ref(source), own, name, "" if own else _variable(candidate)))
                 inner.update(id(each) for each in candidate.modules())
                 break
     return found
@@ -81,6 +84,17 @@ def _objects_of(kinds: set[type]) -> list[nn.Module]:
     """The modules of classes, those that hold the others first."""
     found = [each for each in gc.get_referrers(*kinds) if type(each) in kinds and "_parameters" in vars(each)]
     return sorted(found[:_MOST], key=lambda each: -sum(1 for _ in each.modules()))
+
+
+def _variable(module: nn.Module) -> str:
+    """The name under which a module of Python, or an object that is no part of a model, holds a module; empty if none does."""
+    for each in gc.get_referrers(module):
+        held = each if type(each) is dict else getattr(each, "__dict__", None)
+        if type(held) is dict and held is not vars(module):
+            for key, value in list(held.items()):
+                if value is module and isinstance(key, str) and key.isidentifier():
+                    return key
+    return ""
 
 
 def _shapes(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:

@@ -26,6 +26,7 @@ class Way(NamedTuple):
         gap: between copy and model at the first look.
         size: of the model at the first look.
         cosine: between the ways of both.
+        step: at which they were measured.
     """
 
     own: float
@@ -33,6 +34,7 @@ class Way(NamedTuple):
     gap: float
     size: float
     cosine: float
+    step: int = 0
 
     @property
     def is_of_a_copy(self) -> bool:
@@ -55,21 +57,22 @@ class Ways:
             self._names.append(name)
         self._begin = self._taken()
         self._measured: HostCopy | None = None
+        self._step = 0
         self.last: Way | None = None
 
-    def look(self) -> None:
-        """Read what the look before has measured, and measure anew."""
+    def look(self, step: int) -> None:
+        """Read what the look before has measured, and measure anew at a step."""
         self._read()
         now = self._taken()
         if self._measured is None and now and len(now) == len(self._begin):
-            self._measured = begin_copy(_measured(self._begin, now))
+            self._measured, self._step = begin_copy(_measured(self._begin, now)), step
             self._read()
 
     def _read(self) -> None:
         if self._measured is not None and (self._measured.ready or self._measured.has_arrived):
             own, source, gap, size, dot = self._measured.wait().tolist()
             cosine = dot / math.sqrt(own * source) if own > 0 and source > 0 else 0.0
-            self.last = Way(math.sqrt(own), math.sqrt(source), math.sqrt(gap), math.sqrt(size), cosine)
+            self.last = Way(math.sqrt(own), math.sqrt(source), math.sqrt(gap), math.sqrt(size), cosine, self._step)
             self._measured = None
 
     def _taken(self) -> list[tuple[Tensor, Tensor]]:

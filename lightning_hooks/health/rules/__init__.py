@@ -33,6 +33,7 @@ from lightning_hooks.health.rules import (
     settings,
     sharing,
     targets,
+    teachers,
     ties,
     units,
     updates,
@@ -45,6 +46,7 @@ _FILES: Final = (
     *(
         modes,
         buffers,
+        teachers,
         facts,
         loss_inputs,
         nonfinite,
