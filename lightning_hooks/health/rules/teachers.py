@@ -80,8 +80,8 @@ class TeacherTrained(HealthRule):
         "The teacher moves towards the student, so that the loss falls without the student learning what the teacher knew."
     )
     false_alarm: ClassVar[str] = (
-        "A module whose name has such a word but that is to be trained, in evaluation mode on purpose, is told too. Rename it or "
-        "accept the finding."
+        "A module whose name has such a word but that is to be trained, in evaluation mode on purpose, is told too. Rename it "
+        "or accept the finding."
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
