@@ -111,6 +111,7 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
     # The first row of a finding on the loss has no name. What it did to a layer or a parameter is seen at another row.
     seen = next((each for each in finding.evidence if each.row and each.tensor), None) if not row else None
     quoted = [{"row": symptom.row, "step": symptom.step, "text": symptom.text} for symptom in finding.evidence[:_MOST]]
+    more = finding.line, finding.learning
     return {
         "kind": "finding",
         "rule": finding.rule,
@@ -121,7 +122,7 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
         "why": "; ".join(dict.fromkeys(symptom.text for symptom in finding.evidence[:3])),
         "next": " ".join(finding.next_steps),
         "next_steps": list(finding.next_steps),
-        "evidence": [*quoted, *({"row": "", "step": finding.last_step, "text": each} for each in (finding.learning,) if each)],
+        "evidence": [*quoted, *({"row": "", "step": finding.last_step, "text": each} for each in more if each)],
         "source": finding.source,
         "accept": patterns_of(finding.rule, finding.rows),
         "more": command_for(finding.rule),

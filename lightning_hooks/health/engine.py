@@ -20,6 +20,7 @@ from lightning_hooks.health.harm import RECENT, harm_of, jump_of
 from lightning_hooks.health.known_cause import KnownCause
 from lightning_hooks.health.learning import course_of
 from lightning_hooks.health.learning_numbers import is_about_learning, learning_numbers
+from lightning_hooks.health.loss_line import line_of
 from lightning_hooks.health.past import Past
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rule_state import NEVER, RuleState, plan_looks
@@ -168,6 +169,8 @@ class Diagnosis:
         for number, kind in changed.items():
             if kind in ("new", "again", "raised") and is_about_learning(self._groups.rule_of(number), self.rules):
                 self._groups.note_learning(number, learning_numbers(self.evidence))
+            if kind in ("new", "again", "raised"):
+                self._groups.note_line(number, self._line_of)
         return self._events(changed, self.evidence.step)
 
     def _look_with(self, state: RuleState, view: StepView | None) -> dict[int, EventKind]:
@@ -212,6 +215,9 @@ class Diagnosis:
             self._harm = self.evidence.step, harm_of(self.evidence)
         # The answer of rules on the loss changes within a look, so it is not kept.
         return self._harm[1] or self._harm_told() or jump_of(self.evidence, last)
+
+    def _line_of(self, finding: Finding) -> str:
+        return line_of(finding, self.rules, self.evidence)
 
     def _fitting(self, next_steps: Sequence[str]) -> tuple[str, ...]:
         return fitting(next_steps, self.evidence)

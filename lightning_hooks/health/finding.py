@@ -37,6 +37,7 @@ class Finding:
         tensors: all tensors at which the condition was seen; empty for facts.
         harm: the harm that was measured in the run while a pattern held, with the step; empty for facts and without harm.
         learning: of a finding on learning, the last losses, the learning rate and the size of the steps when it was found.
+        line: of a finding on the loss, the line of the user's code at which the loss is computed; empty if it is not known.
 
     Example:
         >>> symptom = Symptom("fc", tensor="output", step=30, measured=0.9, threshold=0.5, text="90 % of the units are dead")
@@ -72,6 +73,7 @@ class Finding:
     tensors: tuple[str, ...] = ()
     harm: str = ""
     learning: str = ""
+    line: str = ""
 
     def __post_init__(self) -> None:
         if not self.fingerprint:

@@ -25,14 +25,14 @@ class Group:
         harm: the harm that was measured while a pattern held; empty for a fact, and as long as there is none.
         was_fact: whether a symptom that is a fact stood beside it when a look was taken over last.
         learning: the numbers of the loss and the steps when the finding was found; empty if it is not about learning.
-        was_fact: whether a symptom of it was a fact when its rule looked last.
+        line: the line of the user's code at which the loss is computed; empty if it is not known or not about the loss.
     """
 
     def __init__(self, rule: str, number: int, checked: Finding | None = None) -> None:
         self.rule, self.number, self.checked = rule, number, checked
         self.members: dict[Place, Streak] = {}
         self.over_since: dict[Place, int] = {}
-        self.harm = self.learning = ""
+        self.harm = self.learning = self.line = ""
         self.was_fact = False
 
     @property
@@ -151,6 +151,7 @@ class Group:
             number=self.number,
             harm=self.harm,
             learning=self.learning,
+            line=self.line,
         )
 
     def state(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class Group:
         members = [streak.state() for streak in self.members.values()]
         checked = {} if self.checked is None else {"checked": self.checked.to_dict()}
         ended = [[*place, step] for place, step in self.over_since.items()]
-        told = {"harm": self.harm, "learning": self.learning}
+        told = {"harm": self.harm, "learning": self.learning, "line": self.line}
         return {"rule": self.rule, "number": self.number, "members": members, "ended": ended, **told, **checked}
 
     @classmethod
@@ -170,7 +171,7 @@ class Group:
             streak = Streak.from_state(each)
             group.members[streak.place] = streak
         group.harm, group.learning = str(state["harm"]), str(state.get("learning", ""))
-        group.was_fact = group.is_fact
+        group.line = str(state.get("line", ""))
         group.over_since = {(str(row), str(tensor)): int(step) for row, tensor, step in state["ended"]}
         group.was_fact = group.is_fact
         if not group.rows or not group.over_since.keys() <= group.members.keys():

@@ -68,6 +68,14 @@ class Groups:
         self._groups[number - 1].learning = text
         self._changed.add(number)
 
+    def note_line(self, number: int, line_of: Callable[[Finding], str]) -> None:
+        """Keep the line of the user's code for the finding with this number, as far as `line_of` knows it."""
+        group = self._groups[number - 1]
+        finding = group.finding(self._rules.get(group.rule)) if not group.line else None
+        if finding is not None:
+            group.line = line_of(finding)
+            self._changed.add(number)
+
     def rule_of(self, number: int) -> str:
         """The name of the rule of the finding with this number."""
         return self._groups[number - 1].rule

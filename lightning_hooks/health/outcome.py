@@ -85,7 +85,7 @@ def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding]) ->
 def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
     """What a finding says; its cause becomes the first reason, and gives the next steps."""
     quoted = [f"{user_name(each.row)}, step {each.step}: {each.text}" if each.row else each.text for each in finding.evidence]
-    reasons = [*dict.fromkeys(quoted)][:3] + [each for each in (finding.learning,) if each]
+    reasons = [*dict.fromkeys(quoted)][:3] + [each for each in (finding.line, finding.learning) if each]
     message = finding.message
     if finding.is_over is not None:
         message = f"{message} Over since step {finding.is_over}."

@@ -72,11 +72,12 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[s
         reasons = [*reasons[: _MOST_REASONS - 1], f"and {len(reasons) - _MOST_REASONS + 1} more findings"]
     names = cause.replaces if before is None else before
     learning = tuple(each.learning for each in explained if each.learning)[:1]
+    line = tuple(each.line for each in explained if each.line)[:1]
     replaces = f" This takes the place of {', '.join(names)}." if names else ""
     return Block(
         cause.severity,
         f"{cause.name} ({cause.confidence}). {cause.message}{replaces}",
-        (*reasons, *harms, *learning),
+        (*reasons, *harms, *line, *learning),
         cause.next_steps,
         cause.alternatives if cause.confidence != "certain" else (),
         cause.name,
@@ -112,7 +113,8 @@ def block_of_finding(finding: Finding) -> Block:
     source = (f"threshold: {finding.source}",) if finding.source else ()
     harm = (finding.harm,) if finding.harm and finding.harm not in {each.text for each in finding.evidence} else ()
     learning = (finding.learning,) if finding.learning else ()
-    reasons = why + harm + learning + source
+    line = (finding.line,) if finding.line else ()
+    reasons = why + harm + line + learning + source
     return Block(
         finding.severity,
         f"{verdict}{_end(finding)}",

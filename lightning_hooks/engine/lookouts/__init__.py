@@ -16,6 +16,7 @@ from lightning_hooks.engine.lookouts import (
     inputs,
     leftovers,
     loss_inputs,
+    loss_lines,
     loss_shapes,
     memory,
     norm_pace,
@@ -55,6 +56,7 @@ _FILES = (
     settings,
     loss_shapes,
     loss_inputs,
+    loss_lines,
     inputs,
 )
 

@@ -107,6 +107,23 @@ def user_line() -> Line | None:
     return None
 
 
+def own_line() -> Line | None:
+    """The innermost line of the user's own code, which is no installed package; None if a Trainer stands in between."""
+    for frame in _frames(sys._getframe(1)):
+        file = frame.f_code.co_filename
+        if _is_lightning(file) or _is_trainer(file):
+            return None
+        if f"-packages{os.sep}" not in file and is_user_code(file):
+            return Line(file, frame.f_lineno, frame.f_code.co_name)
+    return None
+
+
+@cache
+def _is_trainer(file: str) -> bool:
+    """Whether a file is that of the Trainer of an installed package, which the user's code only starts."""
+    return f"-packages{os.sep}" in file and file.endswith(f"{os.sep}trainer.py")
+
+
 @cache
 def is_user_code(file: str) -> bool:
     """Whether a file is neither torch, Lightning, the standard library, this package nor code without a file."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.layers import last_layer
+from lightning_hooks.health.loss_line import LOSS_LINE
 from lightning_hooks.health.roles import roles_of, starts
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
@@ -65,6 +66,7 @@ class InitialLoss(HealthRule):
         ("output_grad", "abs_max"),
         ("output_grad", "count"),
     )
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Make the weights of the last layer smaller at the start: its outputs are far apart before it has learnt anything.",
         "Look whether the inputs are normalised.",

@@ -11,6 +11,7 @@ import numpy as np
 from lightning_hooks.health.chance import Chance, chance_reached, chance_since, doubt_of, late_losses
 from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.loss_line import LOSS_LINE
 from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Needs, Obstacles, no_loss
@@ -60,7 +61,7 @@ class LossSpike(HealthRule):
     every_n_steps: int = 10
     family: ClassVar[str] = "loss"
     obstacles: ClassVar[Obstacles] = (no_loss,)
-    quotes: ClassVar[tuple[str, ...]] = ROWS_BEHIND
+    quotes: ClassVar[tuple[str, ...]] = (*ROWS_BEHIND, *LOSS_LINE)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
         "If spikes become more frequent, lower the learning rate or clip the gradient.",
@@ -130,6 +131,7 @@ class LossDiverged(HealthRule):
     severity: Severity = Severity.CRITICAL
     family: ClassVar[str] = "loss"
     obstacles: ClassVar[Obstacles] = (no_loss,)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the learning rate by 10, or warm it up; clip the norm of the gradient.",
         "If the samples come in a fixed order, shuffle them.",
@@ -183,6 +185,7 @@ class LossUnbounded(HealthRule):
     every_n_steps: int = 10
     family: ClassVar[str] = "loss"
     obstacles: ClassVar[Obstacles] = (no_loss,)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look whether the sign of the loss is right: a log-likelihood is to be maximised, so its negative is the loss.",
         "Give the loss a lower bound.",
@@ -253,6 +256,7 @@ class LossConstant(HealthRule):
     family: ClassVar[str] = "loss"
     obstacles: ClassVar[Obstacles] = (_balanced_losses, no_loss)
     needs: ClassVar[Needs] = (LOSS_COUNT,)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at some inputs with their labels: a shuffle, a sort or a sampling of one without the other parts them.",
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",

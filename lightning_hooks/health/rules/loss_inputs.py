@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from lightning_hooks.health.loss_line import LOSS_LINE
 from lightning_hooks.health.rule import HealthRule, Kind
 
 
@@ -20,6 +21,7 @@ class LabelsFitHead(HealthRule):
     every_n_steps: int = 5
     family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("each-with-each",)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give both sides of the loss the same shape, for example with `squeeze(-1)` or `view_as(target)`.",
     )
@@ -47,6 +49,7 @@ class ActivationBeforeLoss(HealthRule):
     family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("activation-before-loss",)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give `cross_entropy` and `binary_cross_entropy_with_logits` the output of the last layer itself.",
         "Put `log_softmax` in front of `nll_loss` and `kl_div`.",

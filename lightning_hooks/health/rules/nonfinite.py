@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.loss_line import LOSS_LINE
 from lightning_hooks.health.roles import Mask, without_parametrizations
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
@@ -78,7 +79,7 @@ class NonFinite(HealthRule):
         ("gradient", "nonfinite"),
         ("batch", "nonfinite"),
     )
-    quotes: ClassVar[tuple[str, ...]] = ROWS_BEHIND
+    quotes: ClassVar[tuple[str, ...]] = (*ROWS_BEHIND, *LOSS_LINE)
     next_steps: ClassVar[tuple[str, ...]] = (
         "If losses or updates grew over the steps before, lower the learning rate; else look at the row that is named first: a "
         "logarithm or root of 0, a division by 0, the exponential of a large number.",

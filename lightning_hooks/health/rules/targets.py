@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.layers import last_layer
+from lightning_hooks.health.loss_line import LOSS_LINE
 from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
@@ -50,6 +51,7 @@ class TargetsOutOfReach(HealthRule):
     kind: ClassVar[Kind] = "numbers"
     obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
     needs: ClassVar[Needs] = (("output", "rms"), ("output", "count"), ("output_grad", "rms"), ("output_grad", "abs_max"))
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the targets by their standard deviation, or let the last layer multiply its output with it.",
     )
@@ -124,6 +126,7 @@ class TargetsIgnored(HealthRule):
     every_n_steps: int = 5
     family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("targets-ignored",)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
         "Print the targets of one batch: what is to be learned must not be `ignore_index` (-100 by default).",
         "If a template or a mask decides which tokens are targets, look whether it is found in the tokens of the batch.",
