@@ -181,6 +181,22 @@ def rate_huge() -> Fit:
     return fitted(Huge, *blobs(4 * BATCH), options={"checks": {"OverfitsBatch": True}})
 
 
+def accumulation_not_divided() -> Plain:
+    torch.manual_seed(0)
+    model = mlp()
+    return classified(model, optimizer=SGD(model.parameters(), lr=0.1), options={"accumulate": 4})
+
+
+class DividesAgain(Classifier):
+    """Divides its loss by the number of accumulated batches, as Lightning does too."""
+
+    def loss(self, batch: Any) -> Tensor:
+        return super().loss(batch) / self.trainer.accumulate_grad_batches
+
+    def configure_optimizers(self) -> Any:
+        return SGD(self.parameters(), lr=0.1)
+
+
 FAMILY = "optimizer"
 COVERS, STRANGER, MOVE = "NotInOptimizer", "StrangerInOptimizer", "UnchangedParameter"
 PATTERNS = [
@@ -263,6 +279,20 @@ PATTERNS = [
         betas_swapped,
         "The betas of AdamW are in the wrong order.",
         Expected(("SwappedBetas",), "warn"),
+    ),
+    Pattern(
+        "accumulation-not-divided",
+        FAMILY,
+        accumulation_not_divided,
+        "A loop accumulates four batches, and nothing divides their losses by four.",
+        Expected(("AccumulationNotDivided",), "warn"),
+    ),
+    Pattern(
+        "divided-again",
+        FAMILY,
+        lambda: fitted(DividesAgain, trainer={"accumulate_grad_batches": 4}),
+        "The training step divides its loss by the number of accumulated batches, as Lightning does too.",
+        Expected(("AccumulationNotDivided",), "warn"),
     ),
     Pattern(
         "rate-tiny",

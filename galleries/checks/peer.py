@@ -40,6 +40,7 @@ FITS: Mapping[str, frozenset[str]] = {
         "LabelsVary": "initial_loss overfit_batch",
         "SwappedBetas": "overfit_batch",
         "DropoutTooHigh": "overfit_batch",
+        "AccumulationNotDivided": "",
         "ActivationBeforeLoss": "initial_loss loss overfit_batch",
         "BiasBeforeNorm": "gradient_flow gradient_magnitude params_change",
         "PoorInitialization": "gradient_magnitude initial_loss overfit_batch",

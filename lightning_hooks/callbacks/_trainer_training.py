@@ -40,6 +40,8 @@ class TrainerTraining(Training):
         self._trainer, self._module, self._accumulates = trainer, module, accumulates
         self.precision = "float32" if trainer.precision == "32-true" else str(trainer.precision)
         self.is_manual = not module.automatic_optimization
+        self.accumulates = None if self.is_manual else trainer.accumulate_grad_batches
+        self.divides = not self.is_manual
         self.rank, self.world_size = trainer.global_rank, trainer.world_size
 
     @property

@@ -22,6 +22,7 @@ def check(
     loss: Any = None,
     optimizer: Any = None,
     step: Any = None,
+    accumulate: int = 1,
     checks: Mapping[str, Any] | Sequence[Any] | None = None,
     accept: Accept = None,
     time_limit: float = TIME_LIMIT,
@@ -40,6 +41,8 @@ def check(
         loss: called as `loss(output, target)`.
         optimizer: one, or a list of these.
         step: called as `step(model, batch)`; returns the loss. Instead of `loss`.
+        accumulate: the number of batches whose gradients the loop adds up for one step of the optimizer. Then `loss` or `step`
+            returns the loss of one of them, as the loop differentiates it: divided if the loop divides it. A Trainer knows it.
         checks: which checks to run; default all that are on. A mapping changes fields, or turns a check on or off:
             `{"OverfitsBatch": True, "InitialLoss": {"factor": 3.0}}`. A list uses only its entries.
         accept: results that are known and no problem: `BiasBeforeNorm/net.*`, or the name of a check; or a file of these, as of
@@ -69,10 +72,12 @@ def check(
     if not hasattr(model, "fit_loop"):
         if data is not None:
             raise RuleError("check: a third argument belongs to a Trainer: check(trainer, module, datamodule)")
-        return run(as_plain_training(model, batch, loss, optimizer, step), batch)
+        return run(as_plain_training(model, batch, loss, optimizer, step, accumulate), batch)
     for name, value in (("loss", loss), ("optimizer", optimizer), ("step", step)):
         if value is not None:
             raise RuleError(f"check: with a Trainer, {name} is that of the LightningModule; do not give it")
+    if accumulate != 1:
+        raise RuleError("check: with a Trainer, its accumulate_grad_batches counts; do not give accumulate")
     from lightning_hooks.callbacks._check_fit import check_in_own_fit
 
     return check_in_own_fit(model, batch, data, run)

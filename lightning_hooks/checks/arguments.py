@@ -12,7 +12,9 @@ from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.nested.tensors import tensors_of
 
 
-def as_plain_training(model: Any, batch: Any, loss: Any = None, optimizer: Any = None, step: Any = None) -> PlainTraining:
+def as_plain_training(
+    model: Any, batch: Any, loss: Any = None, optimizer: Any = None, step: Any = None, accumulate: Any = 1
+) -> PlainTraining:
     """The training of a plain loop.
 
     Args:
@@ -21,6 +23,7 @@ def as_plain_training(model: Any, batch: Any, loss: Any = None, optimizer: Any =
         loss: as of `PlainTraining`.
         optimizer: one, or several; all take a step.
         step: as of `PlainTraining`.
+        accumulate: the number of batches whose gradients the loop adds up for one step of the optimizer.
 
     Raises:
         RuleError: an argument is of another type.
@@ -39,10 +42,12 @@ def as_plain_training(model: Any, batch: Any, loss: Any = None, optimizer: Any =
         )
     if loss is None and step is None and hasattr(model, "training_step"):
         raise RuleError(f"check: {type(model).__name__} is a LightningModule; call check(trainer, module, data)")
+    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+        raise RuleError(f"check: accumulate must be a number of batches from 1 on, got {shown(accumulate)}")
     if not tensors_of(batch):
         raise RuleError(f"check: the batch holds no tensor, got {shown(batch)}")
     optimizers = _as_optimizers(optimizer)
-    return PlainTraining(model, lambda: optimizers, loss, step)
+    return PlainTraining(model, lambda: optimizers, loss, step, accumulate)
 
 
 def _as_optimizers(optimizer: Any) -> list[Optimizer]:

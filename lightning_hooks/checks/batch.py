@@ -118,23 +118,28 @@ def first_samples(batch: Any, count: int, most: int) -> Any:
         count: of its samples.
         most: to keep.
     """
+    return some_samples(batch, count, slice(most))
+
+
+def some_samples(batch: Any, count: int, kept: slice) -> Any:
+    """Those samples of a batch that a slice chooses; other arguments as of `first_samples`."""
 
     def cut(_: str, tensor: Tensor) -> Tensor:
         is_cut = tensor.dim() > 0 and tensor.shape[0] == count
-        return (tensor[:most] if is_cut else tensor).detach().clone()
+        return (tensor[kept] if is_cut else tensor).detach().clone()
 
-    return _cut_lists(changed_copy(batch, cut), count, most)
+    return _cut_lists(changed_copy(batch, cut), count, kept)
 
 
-def _cut_lists(batch: Any, count: int, most: int) -> Any:
+def _cut_lists(batch: Any, count: int, kept: slice) -> Any:
     """Cut also the lists without tensors, such as file names, which have one entry for each sample."""
     if isinstance(batch, Mapping):
         for name, value in batch.items():
             if isinstance(value, list) and len(value) == count and not any(isinstance(each, Tensor) for each in value):
-                batch[name] = value[:most]  # type: ignore[index]
+                batch[name] = value[kept]  # type: ignore[index]
     if isinstance(batch, list):
         return [
-            value[:most] if isinstance(value, list) and len(value) == count and not isinstance(value[0], Tensor) else value
+            value[kept] if isinstance(value, list) and len(value) == count and not isinstance(value[0], Tensor) else value
             for value in batch
         ]
     return batch

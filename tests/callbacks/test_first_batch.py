@@ -105,7 +105,7 @@ def test_a_fit_whose_first_batch_is_checked_is_bit_for_bit_the_same(tmp_path, ki
     checked, trainer = fitted(kind, tmp_path, [lambda: StatsMonitor(loggers="none", logdir=None), checking()])
     assert same(plain, checked)
     report = trainer.callbacks[1].check_report
-    assert [each.check for each in report if each.status == "fail"] == [] and len(report) == 22
+    assert [each.check for each in report if each.status == "fail"] == [] and len(report) == 23
     assert_no_hooks(checked)
 
 

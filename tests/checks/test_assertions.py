@@ -36,4 +36,4 @@ def test_a_failing_assertion_shows_each_failure_with_its_message(tmp_path: Path,
 def test_a_report_as_the_message_of_an_assertion_is_shown_in_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = TEST.replace("assert check(", "report = check(").replace(".ok", "\n    assert report.ok, str(report)")
     said = said_of(text, tmp_path, capsys)
-    assert "AssertionError: PASS  StepRuns" in said and "FAIL  ActivationBeforeLoss   1: a softmax stands in front of" in said
+    assert "AssertionError: PASS  StepRuns" in said and "FAIL  ActivationBeforeLoss    1: a softmax stands in front of" in said

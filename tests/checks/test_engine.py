@@ -31,7 +31,7 @@ def test_everything_is_as_before_after_all_checks():
     before, drawn, modes = repr(state(model, optimizer)), torch.get_rng_state(), [each.training for each in model.modules()]
     grads = [each.grad for each in model.parameters()]
     report = check(model, given, loss=CROSS_ENTROPY, optimizer=optimizer, checks={"OverfitsBatch": True})
-    assert len(report) == 23 and report.ok
+    assert len(report) == 24 and report.ok
     assert repr(state(model, optimizer)) == before and torch.get_rng_state().equal(drawn)
     assert [each.training for each in model.modules()] == modes
     assert all(one is other for one, other in zip(grads, (each.grad for each in model.parameters()), strict=True))

@@ -55,7 +55,7 @@ def test_a_sound_config_passes_with_exit_code_0_and_is_not_trained(config, capsy
     files = ["checked_model.py", "config.yaml"]
     assert main(["check", *config]) == 0
     said = capsys.readouterr().out
-    assert "PASS  StepRuns" in said and said.endswith("\n20 passed, 2 skipped.\n")
+    assert "PASS  StepRuns" in said and said.endswith("\n21 passed, 2 skipped.\n")
     assert sorted(os.listdir()) in (files, ["__pycache__", *files])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_hooks.checks.catalogue import (
+    accumulation,
     derivatives,
     inputs,
     labels,
@@ -21,7 +22,7 @@ from lightning_hooks.checks.catalogue import (
 from lightning_hooks.checks.check import Check
 
 _FILES: Final = (
-    *(membership, movement, outputs, samples, sequences, inputs, labels, losses, structure, settings),
+    *(membership, movement, outputs, samples, sequences, inputs, labels, losses, structure, settings, accumulation),
     *(overfitting, derivatives),
 )
 _FIRST: Final = ("StepRuns", "LabelsFitHead")

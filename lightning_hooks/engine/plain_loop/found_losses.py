@@ -117,7 +117,7 @@ class FoundLosses:
             return
         with torch.no_grad():
             loss = losses[0].detach() if len(losses) == 1 else torch.stack([each.detach().sum() for each in losses]).sum()
-        divisor = _divisor(losses[0]) if len(losses) == 1 else 1
+        divisor = divisor_of(losses[0]) if len(losses) == 1 else 1
         if self.waits or divisor > 1:
             self._waiting.append((loss.clone(), divisor))
         else:
@@ -160,7 +160,7 @@ def _is_loss(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and tensor.grad_fn is not None and tensor.numel() == 1
 
 
-def _divisor(loss: Tensor) -> int:
+def divisor_of(loss: Tensor) -> int:
     """The whole number by which the last operation divides a loss; 1 for another operation. It reads no number of a device."""
     node: Any = loss.grad_fn
     operation = operation_name(node)

@@ -31,12 +31,19 @@ class PlainTraining(Training):
             tuple or list are positional arguments of the model, and inputs in a mapping are arguments by name.
         step: called as `step(model, batch)` instead of the model and the loss; returns the loss. Without both, the whole batch
             is the input, and the model returns its loss.
+        accumulates: the number of batches whose gradients the loop adds up for one step of the optimizers.
     """
 
     def __init__(
-        self, model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]] = tuple, loss: Any = None, step: Any = None
+        self,
+        model: nn.Module,
+        optimizers: Callable[[], Sequence[Optimizer]] = tuple,
+        loss: Any = None,
+        step: Any = None,
+        accumulates: int = 1,
     ) -> None:
         super().__init__(model)
+        self.accumulates = accumulates
         self._optimizers, self._loss, self._step = optimizers, loss, step
 
     @property

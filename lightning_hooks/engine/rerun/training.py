@@ -25,12 +25,16 @@ class Training:
     Attributes:
         precision: in which the step runs: `float32`, or what the Trainer calls it.
         is_manual: whether the step itself calls the optimizers, so that its updates can be left out when it runs again.
+        accumulates: the number of batches whose gradients are added up for one step of the optimizer; None if it is not known.
+        divides: whether a Trainer divides the loss of each of them by their number.
         rank: the process.
         world_size: the number of processes that train the model together.
     """
 
     precision = "float32"
     is_manual = False
+    accumulates: int | None = 1
+    divides = False
     rank = 0
     world_size = 1
 
