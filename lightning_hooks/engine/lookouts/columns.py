@@ -75,6 +75,7 @@ class Columns:
     def __init__(self) -> None:
         self.batches, self.samples = 0, 0
         self._sum: _Array | None = None
+        self._is_finite = True
 
     def add(self, numbers: NDArray[Any]) -> None:
         """Add a batch, by the numbers of `measured`. Other columns than before begin anew."""
@@ -87,12 +88,12 @@ class Columns:
             known[2:] += numbers[2:]
         self.batches += 1
         self.samples = int(self._sum[4, 0])
+        self._is_finite = bool(np.isfinite(self._sum).all())
 
     @property
     def are_judged(self) -> bool:
         """Whether enough of them has been seen, and all of it is finite."""
-        is_enough = self.batches >= LEAST and self.samples >= _SAMPLES
-        return is_enough and self._sum is not None and bool(np.isfinite(self._sum).all())
+        return self._is_finite and self.batches >= LEAST and self.samples >= _SAMPLES
 
     def constant(self, *, are_ids: bool = False) -> list[Constant]:
         """The columns that are one constant, which is no usual value of the other columns.

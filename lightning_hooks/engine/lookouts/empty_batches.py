@@ -11,6 +11,8 @@ _BEFORE: Final = 10
 """The number of other batches that must have come."""
 _CHANCE: Final = 1e-6
 """The largest probability with which the elements of a usual batch that are looked at are all the same."""
+_SETTLED: Final = 50
+"""The number of batches after which the share of the most frequent number is known."""
 _LEAST_SHARE: Final = 0.5
 """The share of elements that are taken to be the most frequent number, however rare that is."""
 
@@ -29,7 +31,7 @@ class EmptyBatches:
     """
 
     def __init__(self) -> None:
-        self._others = 0
+        self._others = self._batches = 0
         self._share = _LEAST_SHARE  # the largest share of a usual batch that was its most frequent number
 
     def is_empty(self, elements: NDArray[Any]) -> bool:
@@ -38,9 +40,14 @@ class EmptyBatches:
         Args:
             elements: some elements of it, [elements].
         """
+        self._batches += 1
+        if self._batches > _SETTLED and elements[0] != elements[-1]:
+            return False
         low, high = elements.min(), elements.max()
         if low == high:
             return self._others >= _BEFORE and self._share ** len(elements) < _CHANCE
+        if self._batches > _SETTLED:
+            return False
         # If a number makes up more than half of the elements it is their median.
         middle = np.partition(elements, len(elements) // 2)[len(elements) // 2]
         self._share = max(self._share, float(np.mean(elements == middle)))

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
-from lightning_hooks.engine.lookouts.columns import FAR, FEWEST, LEAST, MOST, Columns, Constant, measured
+from lightning_hooks.engine.lookouts.columns import FAR, FEWEST, MOST, Columns, Constant, measured
 from lightning_hooks.engine.lookouts.empty_batches import EmptyBatches
 from lightning_hooks.engine.lookouts.fingerprints import can_copy, few_of, have_arrived
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
@@ -143,9 +143,9 @@ class InputsLookout(Lookout):
         self._looks.append(_Look(layer, elements, None if rows is None else begin_copy(measured(rows))))
 
     def _looks_at_columns(self, layer: _Layer) -> bool:
-        if layer.columns.batches < LEAST or not layer.columns.are_judged:
-            return self._looked <= _COLUMNS_STEPS
-        return self._is_odd and self._looked % _EVERY == 0 and self._looked <= _COLUMNS_STEPS
+        if self._looked > _COLUMNS_STEPS:
+            return False
+        return (self._is_odd and self._looked % _EVERY == 0) or not layer.columns.are_judged
 
     def end_step(self) -> None:
         if self._looks:

@@ -9,10 +9,11 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.memo import memo_of
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure
 from lightning_hooks.health.usage import is_named_copy, membership_of
-from lightning_hooks.records.facts import Sighting, StepFacts
+from lightning_hooks.records.facts import Sighting, StepFacts, Structure
 
 _TEACHERS: Final = frozenset({"teacher", "ema", "averaged", "frozen", "reference", "ref", "swa", "target", "targ"})
 """Words in the names of modules that no optimizer is to change."""
@@ -87,7 +88,7 @@ class TeacherTrained(HealthRule):
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
         structure = evidence.structure
-        if reason is None and structure is not None and not any(_teacher_of(each.name) for each in structure.modules):
+        if reason is None and structure is not None and not _teachers(structure):
             return "no module is called a teacher, a target or an average"
         return reason
 
@@ -95,7 +96,7 @@ class TeacherTrained(HealthRule):
         track, structure = evidence.track("update", "abs_max"), evidence.structure
         if track is None or structure is None:
             return
-        owners = {each.name: teacher for each in structure.parameters if (teacher := _teacher_of(each.module))}
+        owners = _teachers(structure)
         columns = [column for column, name in enumerate(track.names) if name in owners]
         if not columns:
             return
@@ -119,6 +120,15 @@ class TeacherTrained(HealthRule):
                     "parameters"
                 )
                 yield Symptom(teacher, tensor="", step=step, measured=float(len(names)), threshold=0.0, text=text)
+
+
+def _teachers(structure: Structure) -> dict[str, str]:
+    """The teacher that holds each parameter, by its name; parameters of no teacher are left out."""
+    memo = memo_of(structure)
+    if "teachers" not in memo:
+        memo["teachers"] = {each.name: teacher for each in structure.parameters if (teacher := _teacher_of(each.module))}
+    teachers: dict[str, str] = memo["teachers"]
+    return teachers
 
 
 def _teacher_of(module: str) -> str:
