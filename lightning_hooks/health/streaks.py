@@ -200,6 +200,7 @@ class _MeasuredSteps:
 
     def __init__(self, rule: HealthRule, evidence: Evidence) -> None:
         self._evidence = evidence
+        self._has_new = rule.looks_between or len(evidence.new_steps) > 0
         self._tracks: dict[str, list[Track]] = {}
         for tensor, stat in rule.needs:
             track = evidence.track(tensor, stat)
@@ -212,7 +213,8 @@ class _MeasuredSteps:
         """The steps to go through for a row, ascending.
 
         A row is measured where all statistics of its tensor that the rule reads have a value. For a row without statistics,
-        such as that of a fact, a look is one step.
+        such as that of a fact, a look is one step if it has new steps that the rule reads: the last look of a fit may have only
+        steps between, at which nothing is known of rows.
         """
         row, tensor = place
         tracks = self._tracks.get(tensor, [])
@@ -220,7 +222,7 @@ class _MeasuredSteps:
             self._columns[tensor] = {name: column for column, name in enumerate(tracks[0].names)}
         column = self._columns.get(tensor, {}).get(row)
         if column is None:
-            return sorted(symptoms) or [self._evidence.step]
+            return sorted(symptoms) or ([self._evidence.step] if self._has_new else [])
         new = tracks[0].new
         is_measured = ~np.isnan(np.stack([track.values[new, column] for track in tracks])).any(axis=0)
         steps = tracks[0].steps[new]

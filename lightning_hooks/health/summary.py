@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from lightning_hooks.errors import counted, listed, printable
-from lightning_hooks.health.finding import Cause, Finding, problems_of
+from lightning_hooks.health.finding import Cause, Finding, problems_of, stands
 from lightning_hooks.health.learning import UNKNOWN, LossCourse
 from lightning_hooks.health.rule import Severity
 
@@ -66,8 +66,8 @@ def summary_of(
 
 
 def _verdict_on(findings: Sequence[Finding], course: LossCourse) -> str:
-    """A finding that is only information does not make a run unhealthy."""
-    if any(finding.severity is not Severity.INFO for finding in findings):
+    """A finding that is only information, or over, does not make a run unhealthy."""
+    if any(map(stands, findings)):
         return NOT_HEALTHY
     return HEALTHY if course.has_learned else NOTHING_FOUND
 
@@ -84,9 +84,10 @@ def line_of(
     """One sentence on a run, of at most 100 characters unless names are long."""
     notes = sum(finding.severity is Severity.INFO for finding in findings)
     what = f"{verdict} in {counted(steps, 'step')}"
-    problems = problems_of(findings, causes)
-    if problems:
-        what += f": {listed(problems, 2)}"
+    standing = problems_of([finding for finding in findings if stands(finding)], causes)
+    over = [name for name in problems_of(findings, causes) if name not in standing]
+    if standing:
+        what += f": {listed(standing, 2)}"
     beside = [
         counted(notes, "note") if notes else "",
         f"{len(accepted)} accepted" if accepted else "",
@@ -95,5 +96,5 @@ def line_of(
     if any(beside):
         what += f" ({', '.join(filter(None, beside))})"
     is_open = verdict == NOTHING_FOUND
-    clauses = [course.text if is_open else "", FURTHER if is_open else ""]
+    clauses = [course.text if is_open else "", f"over: {listed(over, 2)}" if over else "", FURTHER if is_open else ""]
     return printable("; ".join([what, *filter(None, clauses)]) + ".")

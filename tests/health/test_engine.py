@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.finding import stands
 from lightning_hooks.health.rule import HealthRule, symptoms_where
 from lightning_hooks.health.steps_before import divergence, has_diverged
 from lightning_hooks.health.summary import FURTHER
@@ -293,6 +294,33 @@ def test_a_healthy_run_says_which_rules_looked_and_which_could_not():
 def test_information_does_not_make_a_run_unhealthy():
     diagnosis, _ = run(one_row([20] * 9), Huge(severity="info"))
     assert diagnosis.summary()["line"] == f"No problem found in 9 steps (1 note); {FURTHER}."
+
+
+@pytest.mark.parametrize(
+    ("last", "line"),
+    [
+        (20.0, "Not healthy in 16 steps: Hot."),
+        (1.0, "No problem found in 16 steps; over: Hot; `check` looks further."),
+    ],
+)
+def test_a_problem_that_is_over_does_not_make_a_run_unhealthy_and_is_named(last, line):
+    diagnosis, _ = run(one_row([20.0] * 8 + [last] * 8), Huge())
+    assert diagnosis.summary()["line"] == line
+    assert (diagnosis.summary()["verdict"] == "Not healthy") == any(map(stands, diagnosis.findings))
+
+
+class Scaled(LowScale):
+    """A fact that is looked at every five steps."""
+
+    every_n_steps: int = 5
+
+
+@pytest.mark.parametrize(("is_between", "is_over"), [(True, None), (False, 9)])
+def test_a_fact_is_not_over_if_the_run_ends_with_steps_at_which_no_row_was_measured(is_between, is_over):
+    views = one_row([1.0] * 10, facts=StepFacts(loss_scale=0.5))
+    views[9] = replace(views[9], is_between=is_between, facts=StepFacts(loss_scale=1.0))
+    diagnosis, _ = run(views[:5] + views[9:], Scaled())
+    assert [finding.is_over for finding in diagnosis.findings] == [is_over]
 
 
 def test_a_cause_that_is_contradicted_is_withdrawn():
