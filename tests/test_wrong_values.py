@@ -207,6 +207,7 @@ def test_a_value_of_another_type_is_refused_by_name_or_works(
         ("assert_no_hooks", {"model": None}, "assert_no_hooks: model must be a torch.nn.Module, got None"),
         ("check", {"model": 5}, "check: the model must be a torch.nn.Module, or the first argument a Trainer, got 5"),
         ("instrument", {"optimizer": 5}, "optimizer must be a torch optimizer, or a list of them, got int"),
+        ("instrument", {"optimizer": "adam"}, "optimizer must be a torch optimizer, or a list of them, got str: 'adam'"),
         ("instrument", {"optimizer": [None]}, "optimizer must be a torch optimizer, or a list of them, got NoneType: None"),
         (
             "instrument",

@@ -23,6 +23,7 @@ from lightning_hooks.health.reference.rules import COMPARED
 from lightning_hooks.health.reference.words import FALSE_ALARM, TOLERANCES, WORDS
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import DEFAULT_RULES, rules_by_name
+from lightning_hooks.recorder.cause_words import CAUSE_WORDS, CauseWords, cause_name
 
 _KIND_WORDS: Final = {
     "structure": "The rule states a fact of structure: membership, modes, settings or the order of the loop.",
@@ -69,6 +70,8 @@ def collected() -> dict[str, Page]:
         parts.add("rule", _of_rule(rule))
     for cause in CAUSES:
         found.setdefault(cause.name, _Parts()).add("cause", _of_cause(cause, is_alone=cause.name not in rules_by_name()))
+    for verdict, words in CAUSE_WORDS.items():
+        found.setdefault(cause_name(verdict), _Parts()).add("cause", _of_record(words))
     for check in checks_by_name().values():
         has_rule = check.name in rules_by_name()
         found.setdefault(check.name, _Parts()).add("check", _of_check(check, has_rule=has_rule))
@@ -176,6 +179,23 @@ def _of_cause(cause: CauseRule, *, is_alone: bool) -> Iterator[tuple[str, Sequen
         (f"A cause is told only with its findings, so accept these: {_joined([f'`{each}`' for each in names])}.",),
         (),
     )
+
+
+def _of_record(words: CauseWords) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """The cause that a flight record names."""
+    yield TITLES[0], (words.meaning,), ()
+    yield TITLES[1], (words.consequence,), ()
+    yield (
+        TITLES[2],
+        (
+            "A flight record says so, which is written in the step in which a number stopped being finite. The cause is "
+            "certain if the step was run again and its operation is known, else likely. It rests on a finding of `NonFinite`.",
+        ),
+        (),
+    )
+    yield TITLES[3], (), (*words.next_steps, "Read `record.md` in the folder `flight_record` of the run.")
+    yield TITLES[4], ("The number itself was measured. Only where it came from can be wrong, if the cause is likely.",), ()
+    yield TITLES[5], ("A cause is told only with its findings, so accept this one: `NonFinite`.",), ()
 
 
 def _basis(cause: CauseRule) -> str:

@@ -13,7 +13,7 @@ from lightning_hooks.cli.building import built, values_of
 from lightning_hooks.cli.given import container_classes
 from lightning_hooks.cli.options import Parser
 from lightning_hooks.errors import RuleError, listed, printable, shortened
-from lightning_hooks.recorder.command import checkpoint_of, module_of, replay_command
+from lightning_hooks.recorder.command import SCRIPT_PLACE, checkpoint_of, module_of, replay_command
 from lightning_hooks.recorder.context import check_context
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import FlightRecord, TensorSummary, Verdict
@@ -180,7 +180,7 @@ def _model(record: FlightRecord, folder: Path, args: argparse.Namespace) -> tupl
             raise RuleError("the record does not name the module; give --module package.Module or --config FILE")
         raise RuleError(
             f"the record names the module {named}, but a record may come from a stranger, so it imports nothing; name the "
-            f"module yourself: {replay_command(record, folder)}"
+            f"module yourself{_script_advice(named)}: {replay_command(record, folder)}"
         )
     advice = f"give them as `--module {path} NAME=VALUE`, or give --config FILE"
     if args.values:
@@ -254,13 +254,20 @@ def _from_checkpoint(path: Path, record: FlightRecord) -> tuple[Callable[[nn.Mod
 
 def _told_replaced(paths: Sequence[str]) -> str:
     """Which classes of a record the user has not named, and how to name them."""
-    known = [path.replace("__main__.", "FILE_WITHOUT_PY.") for path in paths if "<locals>" not in path]
+    known = [path.replace("__main__.", f"{SCRIPT_PLACE}.") for path in paths if "<locals>" not in path]
     advice = f"; name them with {' '.join(f'--class {path}' for path in known)}" if known else ""
     return f"The code of the module does not import the classes {listed(paths)}, so plain values stand for them{advice}"
 
 
+def _script_advice(named: str) -> str:
+    """How to name a class of the script that was run, whose name the record does not know."""
+    if not named.startswith(SCRIPT_PLACE):
+        return ""
+    return f", with the name of the script that was run for {SCRIPT_PLACE} (it must train only if __name__ is '__main__')"
+
+
 def _reasons(record: FlightRecord) -> str:
-    reasons = [note for note in record.notes if "batch" in note.lower()]
+    reasons = [note.rstrip(".") for note in record.notes if "batch" in note.lower()]
     return f": {'; '.join(reasons)}" if reasons else ""
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from typing import Final
 
 from lightning_hooks.recorder.record import FlightRecord
 
 _SCRIPT = "__main__"
+SCRIPT_PLACE: Final = "FILE_WITHOUT_PY"
+"""Stands in a command for the name of the script that was run."""
 
 
 def replay_command(record: FlightRecord, folder: str | os.PathLike[str]) -> str:
@@ -37,12 +40,12 @@ def replay_command(record: FlightRecord, folder: str | os.PathLike[str]) -> str:
 def module_of(record: FlightRecord) -> str:
     """The import path of the module that a record names; empty if there is none.
 
-    A class of the script that was run has `FILE_WITHOUT_PY` in place of the name of the script, which the record does not know.
+    A class of the script that was run has `SCRIPT_PLACE` in place of the name of the script, which the record does not know.
     """
     path = record.context.get("module")
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
         return ""
-    return f"FILE_WITHOUT_PY{path.removeprefix(_SCRIPT)}" if path.partition(".")[0] == _SCRIPT else path
+    return f"{SCRIPT_PLACE}{path.removeprefix(_SCRIPT)}" if path.partition(".")[0] == _SCRIPT else path
 
 
 def checkpoint_of(record: FlightRecord) -> str:

@@ -54,7 +54,7 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
         yield from ("", f"## The last {min(len(record.trail), _MAX_CALLS)} calls", "")
         yield from _table(_CALL_HEADS, map(_call, record.trail[-_MAX_CALLS:]))
     if record.growth is not None and record.growth.steps:
-        yield from ("", f"## {record.growth.tensor} of {record.growth.name} at the last steps", "")
+        yield from ("", f"## {_title(record.growth)} at the last steps", "")
         yield from _growth(record.growth)
     if record.context:
         yield from ("", "## Context", "")
@@ -122,6 +122,11 @@ def _call(entry: TrailEntry) -> tuple[str, ...]:
     name = entry.name or "the model"
     extremes = map(_number, (entry.minimum, entry.maximum, entry.abs_min, entry.abs_max))
     return (*numbers, name, entry.tensor, *extremes, entry.nonfinite_text)
+
+
+def _title(growth: Growth) -> str:
+    """The row of a growth; the loss is named once, because its row and its tensor have one name."""
+    return growth.name if growth.name == growth.tensor else f"{growth.tensor} of {growth.name}"
 
 
 def _growth(growth: Growth) -> Iterator[str]:

@@ -242,7 +242,8 @@ def test_the_module_is_that_of_an_option(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["replay", str(folder)]) == 2
     said = capsys.readouterr().err
     assert "the record names the module FILE_WITHOUT_PY.Net, but a record may come from a stranger" in said
-    assert said.endswith(f"name the module yourself: lightning-hooks replay {folder} --module FILE_WITHOUT_PY.Net\n")
+    assert "name the module yourself, with the name of the script that was run for FILE_WITHOUT_PY (it must " in said
+    assert said.endswith(f": lightning-hooks replay {folder} --module FILE_WITHOUT_PY.Net\n")
     lines = replayed(folder, capsys, "--module", "replayed_modules.Net", "fault=forward")
     assert lines[0].startswith("forward: aten.log in the model itself")
     assert main(["replay", str(folder), "--module", "replayed_modules.Net", "width=5"]) == 2
@@ -275,7 +276,7 @@ def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     record = FlightRecord(Verdict.FORWARD, 3, notes=("The batch is not kept: batch['x'] was changed in place.",))
     (tmp_path / "flight_record" / RECORD).write_text(to_json(record))
     assert main(["replay", "flight_record"]) == 2
-    assert "cannot be replayed: The batch is not kept: batch['x'] was changed in place." in capsys.readouterr().err
+    assert "cannot be replayed: The batch is not kept: batch['x'] was changed in place\n" in capsys.readouterr().err
 
 
 def test_a_module_without_a_training_loop_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,8 @@ PLACES = {
 def answers() -> list[tuple[str, str]]:
     """The command and the last cell of each row of the table of symptoms."""
     rows = [line.strip("| ").split(" | ") for line in SKILL.partition("## 2. Ask")[2].splitlines() if line.startswith("| ")]
-    return [(cells[1].strip("`"), cells[2]) for cells in rows if cells[1].startswith("`")]
+    asked = [(cells[0], cells[1].strip("`"), cells[2]) for cells in rows if cells[1].startswith("`")]
+    return [(line.replace("RUN", "LOST") if symptom.startswith("NaN") else line, reading) for symptom, line, reading in asked]
 
 
 def train(name: str, folder: Path, model: Model) -> None:
@@ -66,7 +67,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         train("lost", folder, Model(zero_from=30))
     shutil.copy(Path(__file__).with_name("package.py"), folder)
     (script,) = [block.text for block in blocks(SKILL) if block.language == "python"]
-    (folder / "numbers.py").write_text(script, encoding="utf-8")
+    (folder / "last_values.py").write_text(script, encoding="utf-8")
     config = {
         "model": {"class_path": "package.Model", "init_args": {"forgets": True}},
         "data": {"class_path": "package.Data"},

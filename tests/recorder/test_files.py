@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import from_json, read_record, to_json
+from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import (
     Failure,
     FlightRecord,
@@ -80,3 +81,14 @@ def test_no_record(tmp_path):
     (tmp_path / "record.json").write_text("{")
     with pytest.raises(RuleError, match=r"record\.json: this is no flight record"):
         read_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("growth", "title"),
+    [
+        (Growth("net.0", "output", (10, 11), (1.5, 2.0)), "## output of net.0 at the last steps"),
+        (Growth("loss", "loss", (10, 11), (1.5, 2.0)), "## loss at the last steps"),
+    ],
+)
+def test_the_text_names_the_row_whose_growth_it_shows(growth, title):
+    assert title in to_markdown(FlightRecord(Verdict.FORWARD, 12, growth=growth)).splitlines()

@@ -11,6 +11,7 @@ from lightning_hooks.health.causes import CAUSES
 from lightning_hooks.health.criterion import Criterion
 from lightning_hooks.health.reference.rules import REFERENCE_RULES
 from lightning_hooks.health.rules import DEFAULT_RULES
+from lightning_hooks.recorder.cause_words import CAUSE_WORDS, cause_name
 from website.pages import collected
 
 ERRORS = [each.__name__ for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.HooksError)]
@@ -24,7 +25,7 @@ def test_the_file_is_what_is_declared():
     ("kind", "names"),
     [
         ("rule", [rule.name for rule in DEFAULT_RULES]),
-        ("cause", [cause.name for cause in CAUSES]),
+        ("cause", [*(cause.name for cause in CAUSES), *map(cause_name, CAUSE_WORDS)]),
         ("check", [check.name for check in DEFAULT_CHECKS]),
         ("comparison", list(REFERENCE_RULES)),
         ("error", ERRORS),

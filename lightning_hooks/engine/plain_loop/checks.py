@@ -28,6 +28,9 @@ def as_callbacks(given: Any) -> list[InLoop]:
     """
     listed = [given] if isinstance(given, InLoop) else given
     if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
+        if isinstance(given, Optimizer):
+            kind = type(given).__name__
+            raise RuleError(f"callbacks must be a list such as [StatsMonitor(), HealthMonitor()]; give {kind} as optimizer=")
         raise RuleError(f"callbacks must be a list such as [StatsMonitor(), HealthMonitor()], got {shown(given)}")
     if not listed:
         raise RuleError("callbacks is an empty list; give at least one, or omit it for StatsMonitor() and HealthMonitor()")
@@ -61,13 +64,13 @@ def as_optimizers(given: Any) -> list[Any]:
     """
     if given is None:
         return []
-    alone = hasattr(given, "step") or not isinstance(given, Iterable)
+    alone = hasattr(given, "step") or isinstance(given, str) or not isinstance(given, Iterable)
     several = [given] if alone else list(given)
     for each in several:
         if isinstance(each, type):
             raise RuleError(f"optimizer must be a torch optimizer, got the class {each.__name__}; construct one of it")
         if not hasattr(each, "step"):
-            raise RuleError(f"optimizer must be a torch optimizer, or a list of them, got {type(each).__name__}: {each!r}")
+            raise RuleError(f"optimizer must be a torch optimizer, or a list of them, got {type(each).__name__}: {shown(each)}")
     return list({id(each): each for each in map(unwrapped_optimizer, several)}.values())
 
 

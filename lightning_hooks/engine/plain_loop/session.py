@@ -6,7 +6,7 @@ import atexit
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 from weakref import ref
 
 from torch import Tensor, nn
@@ -43,6 +43,9 @@ _STARTED: Final[set[Instrument]] = set()
 def _close_started() -> None:
     for each in [*_STARTED]:
         each.close()
+    if Instrument.never_begun:
+        said = "write `with instrument(…):` around the loop, or `watched = instrument(…).start()` before it"
+        warnings.warn(f"instrument: a block was never entered, and nothing was watched; {said}", stacklevel=2)
 
 
 class Instrument:
@@ -61,11 +64,14 @@ class Instrument:
         latest: the statistics of the last finished step by tag: those of the first monitor of the list; empty before it.
         view: the same as a `StepView`.
         stopped: why a consumer or an action asked to stop, for the loop to act on; None if none did.
+        never_begun: of the class, the number of objects that were made and not begun; a process that ends with some says so.
 
     Raises:
         RuleError: as of `instrument`; or the block is entered a second time.
         UnsupportedError: as of `instrument`.
     """
+
+    never_begun: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -103,6 +109,7 @@ class Instrument:
         self._participants: list[Participant] = [*assembly.observers, *participants]
         self._context = self._run.context
         self._was_entered = False
+        Instrument.never_begun += 1
 
     def _assemble(self, run: LoopRun) -> Assembly:
         acting = [(part, part.contribution) for part in self._parts if part.contribution is not None]
@@ -123,6 +130,7 @@ class Instrument:
         if self._was_entered:
             raise RuleError("instrument: it can be entered once; write `with instrument(…)` for each loop")
         self._was_entered, run = True, self._open("it")
+        Instrument.never_begun -= 1
         try:
             for part in self._parts:
                 part.start()

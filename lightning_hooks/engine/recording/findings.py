@@ -8,25 +8,10 @@ from typing import Final
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
 from lightning_hooks.health.rule import Severity, Symptom
-from lightning_hooks.recorder.record import FlightRecord, Verdict
+from lightning_hooks.recorder.cause_words import CAUSE_WORDS, cause_name
+from lightning_hooks.recorder.record import FlightRecord
 
 RULE: Final = "NonFinite"
-_NEXT: Final = {
-    Verdict.BATCH: ("Look at the sample in the batch that was kept; filter such samples, or fill in what is missing.",),
-    Verdict.WEIGHTS: ("Resume from a checkpoint before this step: weights that are not finite never recover.",),
-    Verdict.FORWARD: ("Bound what the operation reads: add a small number, clamp it, or compute it in a wider dtype.",),
-    Verdict.BACKWARD: (
-        "The value is finite and its slope is not: add a small number under a root or norm, or choose the safe argument with "
-        "torch.where before the operation, not after it.",
-    ),
-    Verdict.UPDATE: ("Look at the learning rate of this step, and at the state of the optimizer that the record lists.",),
-    Verdict.GRADIENTS: (
-        "Look at what changes gradients between the backward pass and the update: clipping, on_before_optimizer_step, the step "
-        "of an optimizer of your own. A norm that is 0 must not divide them.",
-    ),
-    Verdict.ALL_REDUCE: ("Look at the records of the other ranks: one of them has the first bad number.",),
-    Verdict.NOT_REPRODUCED: ("Run the step again elsewhere; if it stays finite there, suspect the machine.",),
-}
 
 
 def finding_of(record: FlightRecord) -> Finding:
@@ -57,7 +42,7 @@ def finding_of(record: FlightRecord) -> Finding:
         severity=Severity.CRITICAL,
         evidence=(symptom,),
         message=record.message,
-        next_steps=_NEXT.get(record.verdict, ()),
+        next_steps=CAUSE_WORDS[record.verdict].next_steps if record.verdict in CAUSE_WORDS else (),
     )
 
 
@@ -74,9 +59,8 @@ def cause_of(record: FlightRecord, folder: Path | None) -> Cause:
         what = ["the calls before it"] if record.operation is None else ["the operation", "what it read"]
         what += ["the command that replays the step"] if "batch" in record.files else []
         steps = (*steps, f"Read {folder / 'record.md'}: {', '.join(what)}.")
-    words = "".join(word.capitalize() for word in record.verdict.split("_"))
     return Cause(
-        f"FirstBadNumber{words}",
+        cause_name(record.verdict),
         record.message,
         (finding.fingerprint,),
         steps,

@@ -169,6 +169,7 @@ def test_a_callback_is_in_one_block_at_a_time():
         ),
         ([StatsMonitor(), print], r"^callbacks\[1\] must be a callback of lightning_hooks, got <built-in function print>"),
         ("StatsMonitor", r"^callbacks must be a list such as \[StatsMonitor\(\), HealthMonitor\(\)\], got 'StatsMonitor'"),
+        (torch.optim.SGD([torch.ones(1)]), "^callbacks must be a list .*; give SGD as optimizer=$"),
     ],
 )
 def test_a_list_of_something_else_is_refused(callbacks, message):

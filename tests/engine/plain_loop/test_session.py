@@ -548,6 +548,13 @@ def test_a_compiled_step_of_the_optimizer_is_watched():
         assert plain == pytest.approx(compiled, rel=error, abs=0.0)
 
 
+@pytest.mark.parametrize(("begins", "said"), [("", 1), (".start()", 0)])
+def test_a_script_that_ends_without_beginning_a_block_is_told(begins, said):
+    script = f"from torch import nn; from lightning_hooks import instrument; watched = instrument(nn.Linear(1, 1)){begins}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.count("UserWarning: instrument: a block was never entered, and nothing was watched; ") == said
+
+
 def test_what_is_no_model_and_no_optimizer_is_refused():
     model = nn.Linear(1, 1)
     for wrong in (5, [5], model, model.parameters(), [torch.optim.SGD(model.parameters()), None]):
