@@ -7,6 +7,7 @@ The pages of docs/ keep their paths, so that links between them hold in the repo
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shutil
 import sys
@@ -21,7 +22,7 @@ from lightning_hooks.explained.pages import KINDS
 from lightning_hooks.health.rule import FAMILIES
 
 ROOT: Final = Path(__file__).parent.parent
-EVIDENCE: Final = ("health", "trainings", "faults", "reports", "support", "versions", "wheels", "clients")
+EVIDENCE: Final = ("health", "trainings", "reports", "support", "versions", "wheels", "clients")
 """The pages of docs/ that say what was measured or run, which stand apart from guides."""
 GUIDES: Final = (
     "dashboard",
@@ -35,6 +36,8 @@ GUIDES: Final = (
     "consumers",
 )
 """The guides in the order in which the site lists them; any other page of docs/ follows."""
+_FAULTS: Final = ROOT / "docs/faults.md"
+"""The pages of `lightning-hooks explain` in one file, for readers of the repository. The site has the pages themselves."""
 _PROJECT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/internals.md")
 _MEASURED: Final = ("benchmarks/RESULTS.md", "benchmarks/RESULTS-h200.md", "benchmarks/trainings/PROTOCOL.md")
 _OF_GUIDES: Final = (
@@ -59,7 +62,7 @@ def assemble(folder: Path) -> None:
     """Write the source of the site into a folder, which is emptied before."""
     shutil.rmtree(folder, ignore_errors=True)
     guides = _guides()
-    texts = [ROOT / each for each in (*_PROJECT, *_MEASURED)] + sorted((ROOT / "docs").rglob("*.md"))
+    texts = [ROOT / each for each in (*_PROJECT, *_MEASURED)] + _documents()
     texts += sorted(each for each in (ROOT / "website").glob("*.md") if each.stem != "index")
     for path in dict.fromkeys(texts):
         _mirror(path, folder)
@@ -83,19 +86,27 @@ def assemble(folder: Path) -> None:
 
 def _guides() -> list[str]:
     """The guides, those in subfolders of docs/ first: they are recipes."""
-    found = [each.relative_to(ROOT).with_suffix("").as_posix() for each in sorted((ROOT / "docs").rglob("*.md"))]
+    found = [each.relative_to(ROOT).with_suffix("").as_posix() for each in _documents()]
     left = {*found} - {f"docs/{name}" for name in (*EVIDENCE, "internals")}
     ordered = [f"docs/{name}" for name in GUIDES if f"docs/{name}" in left]
     recipes = [each for each in found if each in left and each.count("/") > 1]
     return [*recipes, *ordered, *(each for each in found if each in left and each not in (*recipes, *ordered))]
 
 
+def _documents() -> list[Path]:
+    return sorted({*(ROOT / "docs").rglob("*.md")} - {_FAULTS})
+
+
 def _mirror(path: Path, folder: Path) -> None:
     """Copy a page to the same path below a folder, with the files that its links name."""
     text = path.read_text(encoding="utf-8")
+    by_anchor = {name.lower(): name for name in pages()}
 
     def linked(match: re.Match[str]) -> str:
         target = (path.parent / match[3].partition("#")[0]).resolve()
+        if target == _FAULTS:
+            name = by_anchor.get(match[3].partition("#")[2], "index")
+            return f"[{match[2]}]({Path(os.path.relpath(ROOT / 'explain' / name, path.parent)).as_posix()}.md)"
         if re.match(r"\w+:|#", match[3]) or not target.exists() or target.suffix == ".md" and _is_page(target):
             return match[0]
         if target.is_dir() or target.suffix == ".md":
@@ -171,12 +182,12 @@ def _explained(page: Page) -> Iterator[str]:
     for section in page.sections:
         yield from (f"## {section.title}", "")
         for paragraph in section.paragraphs:
-            yield from (_escaped(paragraph), "")
-        yield from (f"- {_escaped(point)}" for point in section.points)
+            yield from (escaped(paragraph), "")
+        yield from (f"- {escaped(point)}" for point in section.points)
         yield ""
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Plain sentences as Markdown, in which only backticks have a meaning."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _SPECIAL.sub(r"\\\1", part) for part in parts)
@@ -221,7 +232,7 @@ def _ready_made() -> list[str]:
 
 
 def _summary(value: Any) -> str:
-    return _escaped(" ".join(inspect.cleandoc(value.__doc__ or "").partition("\n\n")[0].split()))
+    return escaped(" ".join(inspect.cleandoc(value.__doc__ or "").partition("\n\n")[0].split()))
 
 
 def _documented(title: str, module: str, names: Sequence[str]) -> str:

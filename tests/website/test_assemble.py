@@ -33,10 +33,17 @@ def test_each_page_is_in_one_list(source):
 
 
 def test_the_site_has_the_pages_of_docs_and_of_each_name(source):
-    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= {path.name for path in (source / "docs").glob("*.md")}
+    shown = {path.name for path in (source / "docs").glob("*.md")}
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"faults.md"} == shown
     assert set(pages()) | {"index"} == {path.stem for path in (source / "explain").glob("*.md")}
     assert (source / "configs/flight_recorder.yaml").exists() and (source / "docs/page-map.png").exists()
     assert {f"docs/{name}" for name in EVIDENCE} <= set((source / "evidence.md").read_text(encoding="utf-8").split())
+
+
+def test_a_link_to_a_section_of_faults_leads_to_the_page_of_the_name(source):
+    text = (source / "docs/check.md").read_text(encoding="utf-8")
+    assert "[`OverfitsBatch`](../explain/OverfitsBatch.md)" in text
+    assert [path for path in source.rglob("*.md") if "faults.md#" in path.read_text(encoding="utf-8")] == []
 
 
 def test_lists_name_pages_that_exist():
