@@ -1,6 +1,6 @@
 """Writes docs/faults.md, a section for each fault: `python -m galleries.faults_page`.
 
-Its texts are those of `lightning-hooks explain`, which `python -m website.pages` writes from the rules, checks and causes before.
+Its texts are those of `lightning-hooks explain`. `python -m website.pages` writes them from the rules, checks and causes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from website.assemble import escaped
 PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
 INTRODUCTION: Final = """# Faults
 
-You can look up what a fault is, from which number on it is told, and what to try. `lightning-hooks explain NAME` prints the same.
-A fault has the same name before and during a run: `check` looks for it [on one batch](check.md), `HealthMonitor`
+You can look up what a fault is, from which number on it is told, and what to try, as `lightning-hooks explain NAME`
+prints it. A fault has the same name before and during a run: `check` looks for it [on one batch](check.md), `HealthMonitor`
 [in a run](health.md). `rules`, `checks`, `accept` and `actions` take this name.
 
 You can change each threshold: `HealthMonitor(rules={"LossSpike": {"sigmas": 8}})`,
