@@ -115,9 +115,12 @@ class Reporter(EveryStepConsumer):
             webhook.close()
 
     def _page(self) -> str:
-        """How to see the run; empty if nothing of it is in a folder."""
+        """How to see the run; empty if nothing of it is in a folder. Without an event file there is a diagnosis and no page."""
         folder = self._run.folder if self._run is not None and self._journal is not None else None
-        return "" if folder is None else f" Page: lightning-hooks view {shlex.quote(shown_path(folder))}"
+        if folder is None:
+            return ""
+        command = "Page: lightning-hooks view" if any(folder.glob("*tfevents*")) else "Diagnosis: lightning-hooks doctor"
+        return f" {command} {shlex.quote(shown_path(folder))}"
 
     def finish(self) -> None:
         """Let all rules look at the steps that they have not judged, because the training has ended.

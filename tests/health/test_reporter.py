@@ -19,12 +19,17 @@ from tests.health.test_webhook import server
 # -- what is told and written ----------------------------------------------------------------------------------------------
 
 
-def test_a_finding_is_told_once_and_is_in_the_files(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("events.out.tfevents.1.vm.2.0", "Page: lightning-hooks view"), ("notes.txt", "Diagnosis: lightning-hooks doctor")],
+)
+def test_a_finding_is_told_once_and_is_in_the_files(tmp_path, name, command):
+    (tmp_path / name).touch()
     reporter, outlet, _ = started(tmp_path, Huge())
     consume(reporter, views(SICK))
     (block,) = outlet.blocks
     assert block.startswith("WARNING: Huge, since step 5. a: gradient reaches 20.")
-    assert outlet.lines == [f"Not healthy in 20 steps: Huge/a. Page: lightning-hooks view {tmp_path}"]
+    assert outlet.lines == [f"Not healthy in 20 steps: Huge/a. {command} {tmp_path}"]
     assert outlet.markdown.startswith("- **WARNING: Huge, since step 5.**")
     run = read_findings(tmp_path)
     assert [each.kind for each in run.events] == ["begin", "new", "end"] and run.has_ended
@@ -49,7 +54,7 @@ def test_information_is_in_the_files_only(tmp_path):
     reporter, outlet, _ = started(tmp_path, Huge(severity="info"))
     consume(reporter, views(SICK))
     assert outlet.blocks == [] and outlet.markdown == ""
-    assert outlet.lines == [f"No problem found in 20 steps (1 note); {FURTHER}. Page: lightning-hooks view {tmp_path}"]
+    assert outlet.lines == [f"No problem found in 20 steps (1 note); {FURTHER}. Diagnosis: lightning-hooks doctor {tmp_path}"]
     assert [finding.rule for finding in read_findings(tmp_path).findings] == ["Huge"]
 
 
