@@ -49,6 +49,18 @@ def test_a_finding_is_marked_on_the_maps_of_every_tensor(browser, url):
         assert page.evaluate(MARKS) == [["net.0", 5], ["net.2", 9], ["net.1", 12], ["head", 3]]
 
 
+def test_a_note_has_a_hollow_mark_and_its_own_word_in_the_legend(browser, tmp_path):
+    write_run(tmp_path, range(20), names=PARAMS)
+    note = {**FINDINGS[1], "severity": "info"}
+    (tmp_path / "findings.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (note, FINDINGS[3])))
+    with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        legend = page.locator(".legend").first.inner_text()
+        assert "▽ note" in legend and "▼ finding" in legend
+        page.mouse.move(*place(page, "net.2.weight", 9))
+        assert "▽ The update is small." in page.locator(".tip").inner_text()
+
+
 def test_a_finding_on_the_whole_run_is_marked_above_the_cells(browser, tmp_path):
     write_run(tmp_path, range(20), names=PARAMS)
     finding = "{ rows: ['', 'head.weight'], step: 8, rule: 'NonFinite' }"

@@ -67,7 +67,7 @@ function levelKeys({ spread: { least, greatest } }, level, choose) {
 
 /** The kinds of marks that there are: [sign, what it stands for]. */
 export function markKeys(marks) {
-  return [...new Set(marks.map(glyphOf))].sort().map((sign) => [sign, { "▼": "finding", "●": "flight record" }[sign]]);
+  return [...new Set(marks.map(glyphOf))].sort().map((sign) => [sign, { "▼": "finding", "▽": "note", "●": "flight record" }[sign]]);
 }
 
 /** The quantity that a scale shows, with its unit, such as "grad norm (units of the tensor, log)". */

@@ -154,8 +154,8 @@ function drawMarks(context, map, at) {
     if ((!isOfRun && (r < at.first || r >= at.last)) || x < at.gutter || x > at.gutter + at.plot) continue;
     // A finding on the whole run has no row: its mark stands above the cells.
     const y = isOfRun ? AXIS - 10 : AXIS + r * at.row - at.top - 2;
-    mark.record ? drawDisc(context, x, y + 5, 5) : drawTriangle(context, x, y, 5);
-    context.stroke();
+    mark.record ? drawDisc(context, x, y + 5, 5) : drawTriangle(context, x, y, 5, mark);
+    if (!mark.isNote) context.stroke();
   }
 }
 

@@ -18,7 +18,7 @@ export function marked({ findings, records }) {
 export const tensorText = (tensor, name) => (tensor === name ? `the ${name}` : `${tensor} of ${name || "the model"}`);
 
 /** The sign of a mark in texts. */
-export const glyphOf = ({ record }) => (record ? "●" : "▼");
+export const glyphOf = ({ record, isNote }) => (record ? "●" : isNote ? "▽" : "▼");
 
 /** The names of the rows of a finding; an empty name stands for the whole run. */
 function namesOf(finding) {
@@ -59,7 +59,7 @@ export function marksOn(findings, rows, tensor) {
   });
 }
 
-const markOf = (finding, where) => ({ ...where, text: textOf(finding), ...(finding.record ? { record: finding.record } : {}) });
+const markOf = (finding, where) => ({ ...where, text: textOf(finding), ...(finding.record ? { record: finding.record } : {}), ...(finding.severity === "info" ? { isNote: true } : {}) });
 
 /** The module that a finding names; null if it names a parameter. */
 const holds = (finding, name) => (finding.tensor && OF_PARAMETERS.test(finding.tensor) ? null : name);
@@ -83,7 +83,7 @@ function indexOf(rows) {
   return (rows.markIndex = { nodeOf: rows.rowByName, groupOf, nodesOfModule });
 }
 
-/** Draw marks on a chart of uPlot: a triangle above the curve, a disc for a flight record, and a thin line at the step. */
+/** Draw marks on a chart of uPlot: a triangle, hollow for a note, above the curve, a disc for a flight record, and a thin line at the step. */
 export function drawChartMarks(chart, marks) {
   const { ctx: pen, bbox } = chart;
   const ratio = window.devicePixelRatio || 1;
@@ -91,26 +91,32 @@ export function drawChartMarks(chart, marks) {
   pen.fillStyle = pen.strokeStyle = color("alert");
   pen.lineWidth = ratio;
   pen.setLineDash([3 * ratio, 3 * ratio]);
-  for (const { step, record } of marks) {
+  for (const mark of marks) {
+    const { step, record } = mark;
     const x = chart.valToPos(step, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     pen.beginPath();
     pen.moveTo(x, bbox.top);
     pen.lineTo(x, bbox.top + bbox.height);
     pen.stroke();
-    record ? drawDisc(pen, x, bbox.top + 5 * ratio, 5 * ratio) : drawTriangle(pen, x, bbox.top, 5 * ratio);
+    record ? drawDisc(pen, x, bbox.top + 5 * ratio, 5 * ratio) : drawTriangle(pen, x, bbox.top, 5 * ratio, mark);
   }
   pen.restore();
 }
 
-/** Fill a triangle that points down; `y` is its upper edge, and `size` half of its width. */
-export function drawTriangle(pen, x, y, size) {
+/** Draw a triangle that points down, hollow if its mark is a note; `y` is its upper edge, and `size` half of its width. */
+export function drawTriangle(pen, x, y, size, { isNote = false } = {}) {
+  pen.save();
+  if (isNote) [pen.fillStyle, pen.strokeStyle] = [color("page"), color("alert")];
+  if (isNote) pen.setLineDash([]);
   pen.beginPath();
   pen.moveTo(x, y + 2 * size);
   pen.lineTo(x - size, y);
   pen.lineTo(x + size, y);
   pen.closePath();
   pen.fill();
+  if (isNote) pen.stroke();
+  pen.restore();
 }
 
 /** Fill a disc, the mark of a flight record. */
