@@ -121,7 +121,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="WeightsWritten",
-        message="Other code than the optimizer changed weights between two steps, and then training broke: {where}, since step {step}.",
+        message="Other code changed weights between two steps, and then training broke: {where}, since step {step}.",
         required=("MovesBetweenSteps",),
         supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "ScaleCollapse"),
         next_steps=("Search for code that writes into weights: `copy_`, `mul_`, `.data`, `init`, `load_state_dict`.",),
