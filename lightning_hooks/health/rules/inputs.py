@@ -23,7 +23,7 @@ class InputNotNormalised(HealthRule):
     In front of a norm over the units of each sample, such as LayerNorm, only the offset is judged, which such a norm keeps.
     There are two facts. An input that is too large makes the first loss one of outputs that are sure of something, though they
     have learned nothing yet. And the units of the layer hardly vary from sample to sample, because an offset or the bias is
-    nearly all that they hold.
+    nearly all that they hold. The second one is no fact of a small input above `least`: sparse counts are learned all the same.
 
     Args:
         most: the largest usual root mean square.
@@ -80,13 +80,15 @@ class InputNotNormalised(HealthRule):
         is_small = (rms.values > 0) & (rms.values < (self.small if dull else self.least)) & has_scale
         start = InitialLoss().start_above_chance(evidence)
         strong = dull if start is None else start.text
-        for condition, track, limit, text, behind in (
-            (is_large, rms, self.most, _size, strong),
-            (is_small, rms, self.small if dull else self.least, _size, dull),
-            (is_far, mean._replace(values=offset), self.most_offset, _offset, strong),
+        # Units that an input of this size hardly moves may still learn all of it, as those of sparse counts do.
+        tiny = ~(rms.values >= self.least).any(axis=0)
+        for condition, track, limit, text, behind, is_fact in (
+            (is_large, rms, self.most, _size, strong, True),
+            (is_small, rms, self.small if dull else self.least, _size, dull, tiny),
+            (is_far, mean._replace(values=offset), self.most_offset, _offset, strong, True),
         ):
-            said = partial(_said, text, behind)
-            yield from symptoms_where(track, condition & is_first, limit, said, facts=np.full(len(rms.names), bool(behind)))
+            facts = np.full(len(rms.names), bool(behind)) & is_fact
+            yield from symptoms_where(track, condition & is_first, limit, partial(_said, text, behind), facts=facts)
 
     def _dull_units(self, evidence: Evidence, name: str) -> str:
         """What shows that the units of a layer hardly vary now; empty if they do, or if that is not known."""

@@ -41,7 +41,7 @@ class Listener:
         self.blocks.append(as_text([block]))
 
     def tell_line(self, line: str) -> None:
-        self.line = line.partition(" Page: ")[0]
+        self.line = line.partition(" Diagnosis: ")[0]
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def told(views):
     [
         (Made(mean=20.0, std=1.0), "the mean of the input is 20 times its standard deviation"),
         (Made(mean=100.0, std=1.0), "the input has a root mean square of 100"),
-        (of_rms(0.02), "the input has a root mean square of 0.02"),
+        (of_rms(0.0005), "the input has a root mean square of 0.0005"),
     ],
     ids=["far", "large", "small"],
 )
@@ -114,6 +114,11 @@ def test_an_unusual_input_is_a_fact_where_the_units_behind_it_hardly_vary(made, 
     assert (finding.rows, finding.severity) == (("net.0",), "warning")
     behind = "the units of the layer vary by only 5 % of their size from sample to sample"
     assert finding.message == f"net.0: {message}; {behind}."
+
+
+def test_a_small_input_whose_units_hardly_vary_is_a_note_while_the_loss_falls():
+    finding = told(varying(of_rms(0.02), 0.05))
+    assert (finding.rows, finding.severity) == (("net.0",), "info")
 
 
 def test_units_that_vary_as_usual_make_no_fact_and_ordinary_inputs_none_of_units_that_do_not():
