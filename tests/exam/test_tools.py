@@ -70,7 +70,7 @@ def test_data_in_front_of_a_weight_norm(change: Any, rule: str) -> None:
     data = [(change(x), torch.sin(x))] * 80
     said = train(model, torch.optim.Adam(model.parameters(), 1e-2), data, squared_error)
     assert [each.rows for each in said.findings if each.rule == rule] == [("0",)]
-    assert [each.name for each in said.causes] == (["InputOfZeros"] if rule == "ZeroInput" else [])
+    assert [each.name for each in said.causes] == ["InputOfZeros" if rule == "ZeroInput" else "DataNotNormalised"]
 
 
 def test_an_optimizer_that_steps_within_backward() -> None:
