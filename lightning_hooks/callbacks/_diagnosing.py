@@ -218,7 +218,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
             participant.saw_batch(batch)
         producer = self.run.producers.get("train")
         if producer is not None and producer.observer in acting.members:
-            producer.observer.note_batch(each for tensor in tensors_of(batch) if (each := _readable(tensor)) is not None)
+            producer.observer.whole_rows.note_batch(
+                each for tensor in tensors_of(batch) if (each := _readable(tensor)) is not None
+            )
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:

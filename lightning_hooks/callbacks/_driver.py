@@ -158,7 +158,7 @@ def before_backward(run: LightningRun, trainer: Trainer, pl_module: LightningMod
         participant.saw_loss(loss)
     producer = run.producers.get("train")
     if producer is not None and producer.observer in acting.members:
-        producer.observer.note_loss(loss, loss_divisor(trainer, pl_module))
+        producer.observer.whole_rows.note_loss(loss, loss_divisor(trainer, pl_module))
         for participant in acting.does["look_at_loss"]:
             participant.look_at_loss()
 

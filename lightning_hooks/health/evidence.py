@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.facts_history import FactsHistory
 from lightning_hooks.health.reading import Reader
+from lightning_hooks.health.readings import Readings
 from lightning_hooks.health.track import Track
 from lightning_hooks.health.window import WINDOW, Array, EarlyLevel, Key, Window, check_widths
 from lightning_hooks.health.witness import falls
@@ -24,21 +24,6 @@ from lightning_hooks.records.step_view import StepView
 LOSS: Final = ("loss", "mean")
 # With this many step views, read the statistics that no rule has asked for yet, so that the memory of the views can be freed.
 _MOST_VIEWS: Final = 32
-
-
-@dataclass(slots=True)
-class _Reading:
-    """What has been read at one step by rules that have judged the same steps.
-
-    Args:
-        new: the part of the window that they have not judged.
-        new_steps: the steps of rows in this part.
-        tracks: by tensor and statistic; None for a pair of which nothing is measured.
-    """
-
-    new: slice
-    new_steps: NDArray[np.int64] | None = None
-    tracks: dict[Key, Track | None] = field(default_factory=dict)
 
 
 class Evidence:
@@ -92,12 +77,7 @@ class Evidence:
         self._facts = FactsHistory()
         self._due: dict[int, Due] = {}
         self._has_between = False  # whether there have been steps between those of rows
-        self._judged_until = -1
-        # Keep what rules read until the next view is added, by the last step that they have judged: several rules that look at
-        # one step read the same statistic.
-        self._readings: dict[int, _Reading] = {}
-        self._reading: _Reading | None = None  # of the rule that looks next
-        self._kinds: dict[int, frozenset[str]] = {}
+        self._readings = Readings()
         self._order: tuple[tuple[int, ...], tuple[str, ...]] = (), ()
         self._falls: dict[int, tuple[int, bool | None]] = {}
         self.ask: Callable[[int], tuple[Sighting, ...]] | None = None
@@ -119,7 +99,7 @@ class Evidence:
         self.step, self.structure, self.ranks = view.step, view.structure, view.ranks
         self._window.add_step(view.step, is_between=view.is_between)
         self._views.append(view)
-        self._forget_readings()
+        self._readings.forget()
         if len(self._views) >= _MOST_VIEWS:
             self._release_views()
 
@@ -134,8 +114,7 @@ class Evidence:
             places: the same rows, each with its tensor.
         """
         self.standing, self.standing_places = standing or {}, places
-        if step != self._judged_until:
-            self._judged_until, self._reading = step, self._readings.get(step)
+        self._readings.judge_after(step)
 
     @property
     def steps(self) -> NDArray[np.int64]:
@@ -150,7 +129,7 @@ class Evidence:
     @property
     def new_steps(self) -> NDArray[np.int64]:
         """The steps of the window that the rule has not judged before, without those between the steps of rows."""
-        reading = self._reading or self._begin_reading()
+        reading = self._readings.now(self._window.steps)
         if reading.new_steps is None:
             reading.new_steps = self._window.steps[reading.new]
             if self._has_between:
@@ -202,7 +181,7 @@ class Evidence:
             RuleError: the rule does not name the pair in its `needs`.
         """
         key = tensor, stat
-        reading = self._reading or self._begin_reading()
+        reading = self._readings.now(self._window.steps)
         if key in reading.tracks:
             return reading.tracks[key]
         if key not in self._needed:
@@ -286,17 +265,9 @@ class Evidence:
         self.loss()
         return self._early_losses.values
 
-    def has_sighting(self, kinds: Collection[str], step: int) -> bool:
-        """Whether a lookout has seen something of these kinds at a step or later."""
-        return not self.kinds_since(step).isdisjoint(kinds)
-
     def kinds_since(self, step: int) -> frozenset[str]:
         """The kinds of what lookouts have seen at a step or later."""
-        kinds = self._kinds.get(step)
-        if kinds is None:
-            kinds = frozenset([each.kind for facts in self._facts.since(step) for each in facts.sightings])
-            self._kinds[step] = kinds
-        return kinds
+        return self._facts.kinds_since(step)
 
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
@@ -325,15 +296,6 @@ class Evidence:
                 if step in self._due:
                     result[i] = reader.are_due(tensor, self._due[step])
         return result
-
-    def _begin_reading(self) -> _Reading:
-        steps = self._window.steps
-        new = slice(int(steps.searchsorted(self._judged_until, side="right")), steps.size)
-        self._reading = self._readings[self._judged_until] = _Reading(new)
-        return self._reading
-
-    def _forget_readings(self) -> None:
-        self._readings, self._reading, self._kinds = {}, None, {}
 
     def _fill(self, key: Key) -> None:
         """Read one statistic of the views from which it has not been read."""
@@ -388,7 +350,7 @@ class Evidence:
         self._window.forget_from(step)
         self._facts.forget_from(step)
         self._due = {known: due for known, due in self._due.items() if known < step}
-        self._judged_until = min(self._judged_until, step - 1)
+        self._readings.go_back(step)
         self._falls.clear()
         self._early_losses.forget_from(step - self.first_step)
         if not len(self._window.steps):
@@ -429,7 +391,7 @@ class Evidence:
         self.first_step, self._early_losses = first_step, early_losses
         self.facts, self._has_between = facts.last, bool(between)
         self._reader, self._views, self._due = None, [], {}
-        self._forget_readings()
+        self._readings.forget()
         for key in self.needs:
             if key not in window:
                 window.fill(key, None)

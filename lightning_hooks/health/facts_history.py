@@ -25,6 +25,7 @@ class FactsHistory:
         # The steps at which the facts changed, ascending, and the facts from each of them on.
         self._steps: list[int] = []
         self._facts: list[StepFacts | None] = []
+        self._kinds: dict[int, frozenset[str]] = {}  # what `kinds_since` has returned since the last step
 
     @property
     def last(self) -> StepFacts | None:
@@ -36,6 +37,7 @@ class FactsHistory:
         if not self._facts or self._facts[-1] is not facts:
             self._steps.append(step)
             self._facts.append(facts)
+        self._kinds.clear()
 
     def at(self, step: int) -> StepFacts | None:
         """The facts of a step; None if unknown. The same object as long as nothing changed."""
@@ -48,6 +50,12 @@ class FactsHistory:
             if facts is not None:
                 yield facts
 
+    def kinds_since(self, step: int) -> frozenset[str]:
+        """The kinds of what lookouts have seen at a step or later."""
+        if step not in self._kinds:
+            self._kinds[step] = frozenset([each.kind for facts in self.since(step) for each in facts.sightings])
+        return self._kinds[step]
+
     def forget_before(self, step: int) -> None:
         """Forget what held only before a step."""
         self._keep(slice(max(0, bisect_right(self._steps, step) - 1), None))
@@ -57,7 +65,7 @@ class FactsHistory:
         self._keep(slice(bisect_right(self._steps, step - 1)))
 
     def _keep(self, part: slice) -> None:
-        self._steps, self._facts = self._steps[part], self._facts[part]
+        self._steps, self._facts, self._kinds = self._steps[part], self._facts[part], {}
 
     def state(self) -> list[list[Any]]:
         """The facts as plain values, each as its difference from the facts before."""

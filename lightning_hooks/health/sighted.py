@@ -18,7 +18,7 @@ def has_looked_for(evidence: Evidence, kinds: tuple[str, ...]) -> bool:
 def sightings_in(evidence: Evidence, kinds: tuple[str, ...]) -> Iterator[tuple[int, Sighting]]:
     """The sightings of these kinds at each of the new steps, with the step."""
     steps = evidence.new_steps.tolist()
-    if not steps or not evidence.has_sighting(kinds, steps[0]):
+    if not steps or evidence.kinds_since(steps[0]).isdisjoint(kinds):
         return
     for step in steps:
         facts = evidence.facts_at(step)

@@ -96,7 +96,8 @@ def test_a_healthy_fit_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     trainer_of(tmp_path, StatsMonitor(loggers=[]), HealthMonitor()).fit(Net(adamw), data(20))
     verdicts = ("Healthy", "No problem found", "Not healthy", "WARNING")
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith(verdicts)]
-    assert line.startswith("No problem found in 20 steps; the loss went from ") and len(line.partition(" Page: ")[0]) <= 100
+    assert line.startswith("No problem found in 20 steps; the loss went from ")
+    assert len(line.partition(" Diagnosis: ")[0]) <= 100
 
 
 def test_findings_are_in_files_in_the_event_file_and_computed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

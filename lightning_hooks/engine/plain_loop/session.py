@@ -297,7 +297,7 @@ class Instrument:
 
     def _measure_loss(self, loss: Tensor) -> None:
         if self._producer is not None:
-            self._producer.observer.note_loss(loss)
+            self._producer.observer.whole_rows.note_loss(loss)
             for participant in self._participants:
                 participant.look_at_loss()
 

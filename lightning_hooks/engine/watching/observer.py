@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -22,9 +22,10 @@ from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.engine.watching.row_owners import RowOwners, owners_requesting
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.engine.watching.whole_gradient import WholeGradient
+from lightning_hooks.engine.watching.whole_rows import WholeRows
 from lightning_hooks.hooks import Action, RowInGraph
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import BATCH, LOSS, WHOLE, Due, Row
+from lightning_hooks.plan.rows import WHOLE, Due, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.snapshot.contents import are_same
@@ -54,6 +55,7 @@ class Observer(Participant):
         due_shares: the schedules of each share that are due in the current step, by its number; only shares with any.
         guard: surrounds work that runs inside the user's code: an error goes through `on_error` of all shares that are due.
         failed: whether all owners have failed on this rank.
+        whole_rows: takes the loss and the batch of a step.
         held: the rows that only readers of the table demand. Of a sharded tensor, what this rank holds is measured for them,
             and no other rank is waited for.
     """
@@ -105,9 +107,7 @@ class Observer(Participant):
         self.graph_key: Hashable = self.demands
         self._demands_of: dict[tuple[Due, ...], Due] = {}
         self._cost = 0.0, 0
-        self._loss_row, self._batch_row = plan.whole_row(LOSS), plan.whole_row(BATCH)
-        # Writers of the loss and the batch, by the index of their row and by what is due; None where the row is not.
-        self._writers_of_whole: dict[tuple[int, Due], Callable[[Tensor], None] | None] = {}
+        self.whole_rows = WholeRows(self)
         self._compares = "pairs" in index.kept
         self._device = self.table.state.device
         self._told_capture = False
@@ -337,38 +337,6 @@ class Observer(Participant):
                 moments = self._whole_gradient.read(optimizer, scale)
                 if moments is not None:
                     self.table.put_moments(row, moments)
-
-    def note_batch(self, tensors: Iterable[Tensor]) -> None:
-        """Merge the real numbers of a batch into the row of the batch, before the batch is used."""
-        if self._batch_row is not None:
-            for tensor in tensors:
-                if tensor.is_floating_point():
-                    self._note_whole(self._batch_row, tensor)
-
-    def note_loss(self, loss: Tensor, batches: int = 1) -> None:
-        """Merge a loss into the row of the loss, before its backward.
-
-        Args:
-            loss: as it is differentiated: multiplied by the loss scale, and divided by the batches of an optimizer's step.
-            batches: the number of these batches.
-        """
-        if self._loss_row is not None:
-            self._note_whole(self._loss_row, loss, batches)
-
-    def _note_whole(self, row: int, tensor: Tensor, times: int = 1) -> None:
-        if self.failed:
-            return
-        key, fallback = (row, self.demands), self.fallback
-        with self.account, self.guard:
-            if key not in self._writers_of_whole:
-                is_due = self.plan.rows[row].due(self.demands)
-                self._writers_of_whole[key] = self.table.writer(row, fallback, ()) if is_due else None
-            write = self._writers_of_whole[key]
-            if write is not None:
-                cost = fallback.calls, fallback.nanoseconds
-                write(tensor.detach() if times == 1 else tensor.detach() * times)
-                # Restore the counters, which stand for calls of hooks: no hook was called, and `account` has measured the time.
-                fallback.calls, fallback.nanoseconds = cost
 
     def scaled_by(self, factor: Tensor | None) -> None:
         """Multiply gradients that were measured under an old loss scale by `factor`, the new scale over the old one."""
