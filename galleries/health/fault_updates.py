@@ -18,7 +18,7 @@ TOO_LARGE = (
 )
 """What a learning rate that is too high may do."""
 
-TOO_SMALL = ("UpdateTooSmall", "LostUpdates", "LossConstant", "UnchangedParameter")
+TOO_SMALL = ("UpdateTooSmall", "LostUpdates", "LossConstant", "UnchangedParameter", "SlowLearning")
 """What a learning rate that is too low may do."""
 
 
@@ -40,6 +40,11 @@ def rate_times_hundred(seed: int) -> Case:
 def rate_far_too_low(seed: int) -> Case:
     torch.manual_seed(seed)
     return Case(Perceptron(adamw(1e-9)), loader(*digits(), seed=seed))
+
+
+def rate_too_low_for_its_steps(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Perceptron(adamw(4e-5)), loader(*digits(), seed=seed))
 
 
 class Scheduled(Perceptron):
@@ -187,6 +192,15 @@ TRAININGS = [
         "held",
         Expectation("pattern", TOO_SMALL, cause="LearningRateTooLow"),
         "The learning rate of AdamW is 1e-9.",
+    ),
+    Training(
+        "rate-too-low-for-its-steps",
+        "updates",
+        rate_too_low_for_its_steps,
+        200,
+        "set",
+        Expectation("pattern", ("SlowLearning",), cause="LearningRateTooLow"),
+        "The learning rate of AdamW is 4e-5, and the loss still falls as fast as at first when the fit ends.",
     ),
     Training(
         "rate-spike",

@@ -109,6 +109,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "rate-times-five-of-sgd": lambda w: max(w.losses) > 5 and stalls(w),
     "rate-times-hundred": lambda w: max(w.losses) > 100 and w.end() > 2.2,
     "rate-far-too-low": lambda w: 0 < w.change("encoder.0.weight") < 1e-7 and stalls(w),
+    "rate-too-low-for-its-steps": lambda w: 0.01 < w.mean(0, 50) - w.mean(150, 200) < 0.2 and w.mean(150, 200) > 2,
     "rate-spike": lambda w: jumps(w, 100, 100) and w.rates[99] != w.rates[100] != w.rates[103],
     "one-layer-runs-away": lambda w: grown(w, "encoder.2.weight", 100) > 10 > 2 > grown(w, "encoder.0.weight", 100),
     "one-layer-stands-still": lambda w: w.change("encoder.2.weight") < 1e-6 < 1e-4 < w.change("encoder.0.weight"),

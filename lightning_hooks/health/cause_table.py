@@ -9,6 +9,7 @@ from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import began_saturated, is_at_chance_in_ordinary_steps
 from lightning_hooks.health.first_causes import FIRST_CAUSES
+from lightning_hooks.health.first_steps import has_faded_from_start
 from lightning_hooks.health.last_causes import AT_CHANCE, LAST_CAUSES
 from lightning_hooks.health.loop_causes import LOOP_CAUSES
 from lightning_hooks.health.schedule_causes import RATE_GONE
@@ -61,6 +62,23 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         while_standing=True,
         condition=has_lowered_rate,
     ),
+    CauseRule(
+        name="InitializationTooSmall",
+        message="The gradient fades on its way back since the first step, so that the first layers do not learn: {where}.",
+        required=("VanishingGradient",),
+        supporting=(*STUCK, "ConstantOutput", "LostUpdates"),
+        excluding=(
+            *("SaturatedActivation", "DeadUnits", "DeadLayer", "NoGradient", "NonFinite", "UpdateTooLarge", "LossDiverged"),
+            *("PoorInitialization", "OddInitialization", "MovesBetweenSteps", "ClippingMisplaced"),
+        ),
+        next_steps=(
+            "Start weights large enough for the activation between them: `xavier_uniform_` with the gain of `calculate_gain`; "
+            "a sigmoid, whose slope is 0.25 at most, needs weights four times as large.",
+            "Use an activation that keeps the gradient, such as ReLU, a norm between the layers, or residual connections.",
+        ),
+        alternatives=("A loss that reads hardly anything of the model: then also the gradient of the head is small.",),
+        condition=has_faded_from_start,
+    ),
     # Below this line are symptoms that many a training at chance has besides. None of them explains it while weights move.
     replace(
         AT_CHANCE,
@@ -75,7 +93,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ClippingStopsLearning",
         message="Clipping cuts every gradient by so much that the model hardly learns.",
         required=("ClippingAlways",),
-        any_of=("LossConstant", "UpdateTooSmall", "UnchangedParameter"),
+        any_of=("LossConstant", "UpdateTooSmall", "UnchangedParameter", "SlowLearning"),
         excluding=("UpdateTooLarge", "NoGradient"),
         while_standing=True,
         next_steps=("Raise gradient_clip_val to about the usual norm of the gradient (`watch/run/grad_norm`).",),

@@ -7,6 +7,7 @@ from typing import Final
 from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import has_activation_of_zeros, has_activation_without_slope, is_at_chance
+from lightning_hooks.health.first_steps import has_lost_float16_weights
 from lightning_hooks.health.steps_before import has_stepped_too_far, slowness, step_sizes
 
 AT_CHANCE: Final = CauseRule(
@@ -144,7 +145,7 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="LearningRateTooLow",
         message="The steps are too small for the model to learn, since step {step}.",
-        any_of=("UpdateTooSmall", "LostUpdates"),
+        any_of=("UpdateTooSmall", "LostUpdates", "SlowLearning"),
         supporting=("LossConstant", "UnchangedParameter"),
         excluding=("VanishingGradient",),
         next_steps=("Raise the learning rate, ten times first.", "Look at what the schedule did before this step."),
@@ -169,6 +170,20 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
         history=has_stepped_too_far,
     ),
     AT_CHANCE,
+    CauseRule(
+        name="NumericalRange",
+        message="Parameters are float16, and an update by finite gradients made them infinite or NaN: {where}, step {step}.",
+        required=("NonFinite@param",),
+        supporting=(*STUCK, *DULL, "Underflow", "ScaleCollapse", "NoGradient", "LostUpdates"),
+        excluding=("NonFinite@input", *UNSTABLE[:-1]),
+        next_steps=(
+            "Keep the weights in float32, and train with precision 16-mixed or bf16-mixed.",
+            "Look at eps of the optimizer: numbers below 3e-8 are 0 in float16, so that 1e-8 guards against no division by 0.",
+        ),
+        alternatives=("A learning rate that is too high: then the same update makes weights of float32 very large.",),
+        confidence="likely",
+        history=has_lost_float16_weights,
+    ),
     CauseRule(
         name="NumericalRange",
         message="An operation gave a number that is not finite: {where}, at step {step}.",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health import conditions, steps_before
+from lightning_hooks.health import conditions, first_steps, steps_before
 from lightning_hooks.health.cause_rule import CauseRule, entry_of
 from lightning_hooks.health.causes import CAUSES, EARLIER, explain
 from lightning_hooks.health.evidence import Evidence
@@ -211,6 +211,29 @@ def tied_head(size):
     return evidence
 
 
+def faded(first=1e-5, kind="linear"):
+    """Evidence of two weights, of which the gradient of the first one is this share of that of the other at the first step."""
+    parameters = tuple(ParameterFacts(f"{name}.weight", name, (2, 2), "float32") for name in "ab")
+    facts = Structure((ModuleFacts("a", "Module", kind), ModuleFacts("b", "Linear", "linear")), parameters)
+    tensors = {("param", "a.weight"): of_rms(1.0), ("param", "b.weight"): of_rms(1.0)}
+    tensors |= {("grad", "a.weight"): lambda step: of_rms(first if step == 0 else 1e-9), ("grad", "b.weight"): of_rms(1.0)}
+    evidence = Evidence([("grad", "rms")])
+    for view in run(facts, tensors, 2):
+        evidence.add(view)
+    return evidence
+
+
+def lost_halves(dtype="float16", gradient=1.0, since=1):
+    """Evidence of a weight that is infinite from a step on, whose gradient had this value at the first step."""
+    evidence = Evidence([("param", "nonfinite"), ("grad", "nonfinite")])
+    index = RowIndex(["fc.weight"] * 2, ["param", "grad"], order=range(2))
+    lost = [4.0, 0.0, 0.0, 0.0, np.inf, -np.inf, 0.0, 4.0, 0.0]
+    for step in range(2):
+        moments = [all_of(1.0) if step < since else lost, all_of(gradient) if np.isfinite(gradient) else lost]
+        evidence.add(StepView(step, rows=index, moments=np.array(moments), structure=structure(dtype)))
+    return evidence
+
+
 def frozen_vectors():
     """Evidence of an optimizer that holds a frozen embedding."""
     vectors = ParameterFacts("embed.weight", "embed", (50, 64), "float32")
@@ -273,6 +296,8 @@ EVIDENCE = (
     lambda: sighted("betas-swapped"),
     shut,
     lambda: through_time(40.0),
+    faded,
+    lost_halves,
 )
 
 
@@ -304,6 +329,8 @@ def evidence_for(rule):
         (conditions.has_activation_without_slope, saturated(0.99)),
         (conditions.has_shut_layer, shut(gradient=0.1)),
         (conditions.has_shut_layer, shut(output=0.0)),
+        (first_steps.has_faded_from_start, faded(0.1)),
+        (first_steps.has_faded_from_start, faded(kind="embedding")),
         (steps_before.has_lowered_rate, rates_of(*[0.1] * 10, *[1e-4] * 20)),
         (steps_before.has_lowered_rate, rates_of(*[0.1] * 5, *[2e-3] * 20)),
         (steps_before.has_lowered_rate, rates_of(*[0.1 * (1 + np.cos(np.pi * step / 99)) for step in range(100)])),
@@ -324,6 +351,8 @@ def evidence_for(rule):
         "a slope",
         "a gradient below 0",
         "an output of 0",
+        "a gradient that faded later",
+        "an embedding",
         "a rate that was high for a third of the run",
         "a rate that fell to a fiftieth",
         "a cosine to the end",
@@ -358,6 +387,20 @@ def test_biases_that_start_at_zero_do_not_step_too_far():
     for view in run(structure_of({"fc": "Linear", "out": "Linear"}), tensors, 5):
         evidence.add(view)
     assert not steps_before.has_stepped_too_far(evidence, 4)
+
+
+@pytest.mark.parametrize(
+    "evidence, holds",
+    [
+        (lost_halves(), True),
+        (lost_halves("float32"), False),
+        (lost_halves(gradient=np.inf), False),
+        (lost_halves(since=2), False),
+    ],
+    ids=["float16", "float32", "after a gradient", "not yet"],
+)
+def test_float16_weights_are_lost_by_an_update_if_no_gradient_was_infinite_before(evidence, holds):
+    assert first_steps.has_lost_float16_weights(evidence, 1) is holds
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def _answer(shows: str, rules: str = "", causes: str = "") -> Answer:
 
 _UNSTABLE: Final = "UpdateTooLarge LossDiverged WeightGrowth ExplodingGradient LossSpike GradientSpike NonFinite"
 """The rules any of which names a training whose steps are too large."""
-_SLOW: Final = "UpdateTooSmall LossConstant UnchangedParameter LostUpdates"
+_SLOW: Final = "UpdateTooSmall LossConstant UnchangedParameter LostUpdates SlowLearning"
 """The rules any of which names a training whose steps are too small."""
 _SCHEDULE: Final = "ScheduleEndsEarly LearningRateFallen"
 """The rules any of which names a rate that falls too early."""

@@ -186,15 +186,20 @@ def _reach_text(reach: float) -> str:
 class OddInitialization(HealthRule):
     """One of several equal layers starts with a weight far larger or smaller than its siblings, or with one number everywhere.
 
-    Equal layers have the same class, a weight of the same shape, and names that differ in numbers only.
+    Equal layers have the same class, a weight of the same shape, and names that differ in numbers only. The weight from a time
+    step to the next one, which no usual initialisation starts with a gain above 2, is compared with that of its inputs.
 
     Args:
         most: the largest usual quotient of a weight's root mean square and that of its siblings; also of the inverse.
         alike: the siblings are within this factor of their median, as fresh random weights are and trained ones are not.
+        most_recurrent: the largest usual gain of a recurrent weight: its root mean square times the root of its inputs.
+        most_of_inputs: the largest usual quotient of the root mean squares of a recurrent weight and of that of its inputs.
     """
 
     most: float = 2.5
     alike: float = 1.25
+    most_recurrent: float = 4.0
+    most_of_inputs: float = 4.0
     patience: int = 2
     family: ClassVar[str] = "activations"
     kind: ClassVar[Kind] = "pattern"
@@ -229,6 +234,19 @@ class OddInitialization(HealthRule):
         constant = (spread < 1e-6) & _of_layers(roles, track.names) & ~_are_frozen(evidence, track.names)
         everywhere = np.broadcast_to(constant, track.values.shape)
         yield from symptoms_where(_with(track, spread), everywhere, 1e-6, _one_number, facts=constant)
+        gain = self._recurrent(roles, track.names, rms)
+        amplifies = gain > self.most_recurrent
+        still = (track.values > rms / 2) & amplifies
+        yield from symptoms_where(_with(track, gain), still, self.most_recurrent, _recurrent, facts=amplifies)
+
+    def _recurrent(self, roles: Roles, names: tuple[str, ...], rms: Array) -> Array:
+        """The gain of each recurrent weight that started far larger than that of its inputs; NaN for all other weights."""
+        gains, sizes = np.full(len(names), np.nan), dict(zip(names, rms.tolist(), strict=True))
+        for column, name in enumerate(names):
+            size, of_inputs = sizes[name], sizes.get(name.replace("weight_hh", "weight_ih"), np.nan)
+            if "weight_hh" in name and name in roles.parameters and size > self.most_of_inputs * of_inputs > 0:
+                gains[column] = size * roles.parameters[name].shape[-1] ** 0.5
+        return gains
 
     def _usual(self, roles: Roles, names: tuple[str, ...], rms: Array) -> Array:
         """The median of the siblings of each odd weight; NaN for all other weights."""
@@ -280,6 +298,10 @@ def _are_frozen(evidence: Evidence, names: tuple[str, ...]) -> Mask:
 
 def _odd(times: float) -> str:
     return f"the weight started {times:.2g} times as large as those of equal layers"
+
+
+def _recurrent(gain: float) -> str:
+    return f"the weight from a time step to the next one started with a gain of {gain:.3g}, where 1 keeps a state at its size"
 
 
 def _one_number(_: float) -> str:

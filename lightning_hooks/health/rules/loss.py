@@ -12,12 +12,13 @@ from lightning_hooks.health.chance import Chance, chance_reached, chance_since, 
 from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.loss_line import LOSS_LINE
+from lightning_hooks.health.negated import factor_of_square, growth_below_zero
 from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Needs, Obstacles, no_loss
 from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, rows_behind
 from lightning_hooks.health.rules.spikes import HISTORY, LOCAL, largest_deviation, six_sigma, spikes
-from lightning_hooks.health.usage import LOSS_COUNT, is_warming_up, losses_may_balance
+from lightning_hooks.health.usage import LOSS_COUNT, has_several_optimizers, is_warming_up, losses_may_balance
 from lightning_hooks.health.witness import ZERO, falls, noise_of
 
 FIRST_STEPS: Final = 10
@@ -171,7 +172,10 @@ class LossDiverged(HealthRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LossUnbounded(HealthRule):
-    """The loss falls without end below 0, or it is a cross entropy with a minus sign.
+    """The loss falls without end below 0, or it is a cross entropy or a mean squared error with a minus sign.
+
+    A loss below 0 from the first step on falls without end if its size and its gradient have grown to a large multiple: the
+    further it falls, the steeper it is.
 
     Args:
         times: the multiple of the magnitude of the first loss, or of 1 if that is less, below which a negative loss has no
@@ -216,9 +220,30 @@ class LossUnbounded(HealthRule):
             yield Symptom("", tensor="", step=steps[-1], measured=-begin, threshold=0.0, text=text, since=first)
             return
         limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
+        factor = factor_of_square(evidence) if begin < 0 else float("nan")
+        if factor < 0:
+            text = (
+                f"the sign of the loss is flipped: by its gradient it is {factor:.3g} times a mean squared error at each step, "
+                f"and went from {begin:.4g} to {values[-1]:.4g}"
+            )
+            first = evidence.first_step
+            yield Symptom("", tensor="", step=steps[-1], measured=-begin, threshold=0.0, text=text, since=first)
+            return
+        first_size, size, steeper = growth_below_zero(evidence) if self._is_alone(evidence, begin) else (0.0, 0.0, 0.0)
+        if steeper > 0:
+            text = (
+                f"the loss has been below 0 since the first step, its size has grown from {first_size:.4g} to {size:.4g}, and "
+                f"the norm of its gradient to {steeper:.3g} times the first one: it falls the faster the further it goes"
+            )
+            yield Symptom("", tensor="", step=steps[-1], measured=size, threshold=first_size, text=text)
+            return
         if highest < -limit and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
             yield Symptom("", tensor="", step=steps[-1], measured=-highest, threshold=limit, text=text)
+
+    def _is_alone(self, evidence: Evidence, begin: float) -> bool:
+        """Whether the loss began below 0 and is that of one optimizer: the value of a critic, which an actor raises, grows."""
+        return begin < 0 and not has_several_optimizers(evidence.facts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ class UpdateTooLarge(HealthRule):
         track, roles = evidence.track("update", "ratio"), roles_of(evidence)
         if track is None or roles is None or evidence.loss_falls() is not False:
             return ()
-        holds = (track.values > self.most) & _started_above_zero(evidence, roles, track.names)
+        holds = (track.values > self.most) & started_above_zero(evidence, roles, track.names)
         holds &= steps_lost(evidence)[:, None]
         return symptoms_where(track, holds, self.most, _of_weight, before=percent)
 
@@ -116,7 +116,7 @@ class UpdateTooSmall(HealthRule):
         early = evidence.early("update", "ratio")
         if track is None or roles is None or early is None:
             return
-        weights = _started_above_zero(evidence, roles, track.names)
+        weights = started_above_zero(evidence, roles, track.names)
         moving = np.where(weights & (track.values > 0), track.values, np.nan)
         # Judge only weights that moved little from the start:
         # one that slowed down later was annealed on purpose or has converged.
@@ -231,7 +231,7 @@ class WeightShrinkage(HealthRule):
         track, roles = evidence.track("param", "rms"), roles_of(evidence)
         if track is None or roles is None or not track.new.stop > track.new.start:
             return ()
-        values = np.where(_started_above_zero(evidence, roles, track.names), track.values, np.nan)
+        values = np.where(started_above_zero(evidence, roles, track.names), track.values, np.nan)
         shares = np.full_like(values, np.nan)
         with np.errstate(invalid="ignore", divide="ignore"):
             if not (values[track.new] < self.share * np.fmax.reduce(values, axis=0)).any():
@@ -315,7 +315,7 @@ def _kept(grad: Track, final: Track) -> Array:
     return kept
 
 
-def _started_above_zero(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> Mask:
+def started_above_zero(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> Mask:
     """Which parameters are weights that did not start at about zero, as the second matrix of LoRA does."""
     weights = roles.are_weights(names)
     start = starts(evidence, "param", "rms", names)

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_hooks.health.rules.initialisation import OddInitialization, PoorInitialization
-from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, StepFacts, Structure
 from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, without_structure
 
 DEEP = structure_of({f"net.{i}": "Linear" if i % 2 == 0 else "ReLU" for i in range(8)} | {"head": "Linear"})
@@ -121,6 +121,35 @@ def test_a_weight_of_one_number_is_told_unless_it_is_zero_or_frozen():
     assert found(OddInitialization(), run(DEEP, {("param", "net.0.weight"): Made(std=0.0)})) == {}
     assert found(OddInitialization(), run(DEEP, alike, facts=StepFacts(frozen=("net.0.weight",)))) == {}
     assert found(OddInitialization(), run(DEEP, {("param", "net.0.bias"): Made(mean=0.02, std=0.0)})) == {}
+
+
+def recurrent(weight, of_inputs, now=None):
+    """A run of a recurrent layer of 64 states, with the sizes of its two weights at first and that of the first one later."""
+    names = {"rnn.weight_ih_l0": of_inputs, "rnn.weight_hh_l0": weight}
+    parameters = tuple(ParameterFacts(name, "rnn", (64, 64), "float32") for name in names)
+    model = Structure((ModuleFacts("rnn", "RNN", "recurrent"),), parameters)
+    tensors = {("param", name): of_rms(size) for name, size in names.items()}
+    if now is not None:
+        tensors["param", "rnn.weight_hh_l0"] = lambda step: of_rms(now if step else weight)
+    return run(model, tensors)
+
+
+def test_a_recurrent_weight_whose_gain_is_too_large_is_told():
+    (finding,) = diagnosed(OddInitialization(), recurrent(0.6, 0.07)).findings
+    assert (finding.rows, finding.first_step, finding.severity) == (("rnn.weight_hh_l0",), 0, "warning")
+    assert finding.message == (
+        "rnn.weight_hh_l0: the weight from a time step to the next one started with a gain of 4.8, where 1 keeps a state at "
+        "its size."
+    )
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(0.48, 0.07), (0.6, 0.16), (0.125, 0.01), (0.6, 0.0), (0.6, 0.07, 0.2)],
+    ids=["a gain below 4", "inputs alike", "orthogonal beside small inputs", "zeros", "it shrinks at once"],
+)
+def test_usual_recurrent_weights_are_no_finding(sizes):
+    assert found(OddInitialization(), recurrent(*sizes)) == {}
 
 
 def test_rules_on_the_start_say_what_they_lack():

@@ -8,6 +8,7 @@ import pytest
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rules.activations import ConstantOutput
 from lightning_hooks.health.rules.first_loss import InitialLoss
+from lightning_hooks.health.rules.gradients import ExplodingGradient
 from lightning_hooks.health.rules.loss import (
     RULES,
     LossConstant,
@@ -334,3 +335,78 @@ def test_a_rule_says_that_nobody_measures_the_loss(rule):
 def test_losses_of_several_optimizers_may_balance():
     views = run(None, {}, facts=StepFacts((OptimizerFacts("Adam", ()), OptimizerFacts("Adam", ()))))
     assert reason(LossConstant(), views) == "several optimizers train with losses that may balance"
+
+
+def regressing(factor, errors, slope=lambda step: 1.0):
+    """A run of a loss that is a multiple of the mean squared error of 32 outputs, by a multiple of its gradient."""
+    count = 32
+
+    def gradient(step):
+        return of_rms(slope(step) * 2 * abs(factor) / count * errors(step) ** 0.5, count=count)
+
+    tensors = {("output", "head"): of_rms(0.1, count=count), ("output_grad", "head"): gradient}
+    model = structure_of({"head": "Linear"}, {"head": (1, 64)})
+    return run(model, tensors, 40, loss=lambda step: factor * errors(step))
+
+
+def rising(step):
+    return 2.0 + step / 10
+
+
+def test_a_mean_squared_error_with_a_minus_sign_is_told_by_its_gradient():
+    (finding,) = said_of(LossUnbounded(), regressing(-1.0, rising))
+    assert (finding.first_step, finding.severity) == (0, "warning")
+    assert finding.message == (
+        "The sign of the loss is flipped: by its gradient it is -1 times a mean squared error at each step, and went from -2 "
+        "to -3.9."
+    )
+    (halved,) = said_of(LossUnbounded(), regressing(-0.5, rising))
+    assert "it is -0.5 times a mean squared error" in halved.message
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        regressing(1.0, rising),
+        regressing(-1.0, lambda step: 2.0 + step / 1000),
+        regressing(-1.0, rising, slope=lambda step: 1 + step % 2 / 20),
+    ],
+    ids=["no minus sign", "it hardly varies", "another gradient"],
+)
+def test_other_losses_are_no_negated_squared_error(views):
+    assert not said_of(LossUnbounded(), views)
+
+
+def lowered(losses, norms, **options):
+    """What is said of a loss with these norms of the whole gradient."""
+    views = run_of_series(ROWS, np.asarray(losses)[:, None], {"run/grad_norm": np.asarray(norms)}, **options)
+    return [
+        each for each in diagnosed_by([LossUnbounded(), ExplodingGradient()], views).findings if each.rule == "LossUnbounded"
+    ]
+
+
+def test_a_loss_below_zero_from_the_first_step_on_that_falls_ever_faster_has_no_bound():
+    (finding,) = lowered(-np.geomspace(1.0, 400.0, 60), np.geomspace(1.0, 20.0, 60))
+    assert finding.severity == "warning"
+    assert finding.message.startswith(
+        "The loss has been below 0 since the first step, its size has grown from 1.501 to 160.4, "
+    )
+    assert "it falls the faster the further it goes" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("losses", "norms", "options"),
+    [
+        (-np.geomspace(1.0, 400.0, 60), np.geomspace(1.0, 9.0, 60), {}),
+        (-np.geomspace(0.01, 90.0, 60), np.geomspace(1.0, 20.0, 60), {}),
+        (np.append(1.0, -np.geomspace(1.0, 400.0, 59)), np.geomspace(1.0, 20.0, 60), {}),
+        (
+            -np.geomspace(1.0, 400.0, 60),
+            np.geomspace(1.0, 20.0, 60),
+            {"facts": StepFacts(tuple(OptimizerFacts("Adam", (GroupFacts(0.1, 0.0, (name,)),)) for name in "ab"))},
+        ),
+    ],
+    ids=["no steeper", "a density", "from above zero", "an actor and a critic"],
+)
+def test_other_losses_below_zero_may_grow(losses, norms, options):
+    assert not lowered(losses, norms, **options)
