@@ -166,6 +166,11 @@ def has_module_that_gives_zeros(evidence: Evidence) -> bool:
     )
 
 
+def has_no_module_that_gives_zeros(evidence: Evidence) -> bool:
+    """Whether zeros that a layer reads come from the data, as far as the modules in front of it show."""
+    return not has_module_that_gives_zeros(evidence)
+
+
 def has_modules_in_evaluation(evidence: Evidence) -> bool:
     """Whether a module is in evaluation mode at the last step."""
     return evidence.facts is not None and bool(evidence.facts.evaluating)

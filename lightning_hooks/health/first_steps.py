@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
@@ -9,9 +11,15 @@ from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rules.gradients import VanishingGradient
 from lightning_hooks.health.steps_before import track_of
 
+_FADED: Final = 0.01
+"""The share of the largest gradient below which one counts as faded."""
+
 
 def has_faded_from_start(evidence: Evidence) -> bool:
-    """Whether the first gradient of a weight was so small a share of the largest one that `VanishingGradient` tells it.
+    """Whether first gradients faded from layer to layer, to so small a share of the largest one as `VanishingGradient` tells.
+
+    At least two weights must stand between the largest and the smallest gradient: a softmax of equal inputs, say, lets none
+    through to the weights of its logits, while all others have an ordinary one.
 
     Args:
         evidence: of the run.
@@ -22,7 +30,9 @@ def has_faded_from_start(evidence: Evidence) -> bool:
         return False
     weights = roles.are_weights(track.names) & ~roles.have_role(roles.owners(track.names), ("embedding",))
     known = first[weights & np.isfinite(first) & (first > 0)]
-    return len(known) > 1 and bool(known.min() < VanishingGradient.least * known.max())
+    shares = known / known.max() if len(known) else known
+    between = (shares >= VanishingGradient.least) & (shares < _FADED)
+    return bool((shares < VanishingGradient.least).any()) and int(between.sum()) >= 2
 
 
 def has_lost_float16_weights(evidence: Evidence, begin: int) -> bool:

@@ -12,7 +12,7 @@ from lightning_hooks.health.sighted import said
 _SAID: Final = said(*(kind for rule in RULES for kind in rule.looks_for))
 _EFFECTS: Final = (
     *("ScheduleEndsEarly", "WarmUpOutlastsFit", "LearningRateFallen", "ScheduleAdvancesEachBatch", "LearningRateZero"),
-    *(*STUCK, *DULL, "LostUpdates"),
+    *(*STUCK, *DULL, "LostUpdates", "SlowLearning"),
 )
 _ALTERNATIVES: Final = (
     "A fit that is shorter than its plan on purpose, as one of a few steps that tries the code: accept the finding.",

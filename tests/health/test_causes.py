@@ -211,12 +211,14 @@ def tied_head(size):
     return evidence
 
 
-def faded(first=1e-5, kind="linear"):
-    """Evidence of two weights, of which the gradient of the first one is this share of that of the other at the first step."""
-    parameters = tuple(ParameterFacts(f"{name}.weight", name, (2, 2), "float32") for name in "ab")
-    facts = Structure((ModuleFacts("a", "Module", kind), ModuleFacts("b", "Linear", "linear")), parameters)
-    tensors = {("param", "a.weight"): of_rms(1.0), ("param", "b.weight"): of_rms(1.0)}
-    tensors |= {("grad", "a.weight"): lambda step: of_rms(first if step == 0 else 1e-9), ("grad", "b.weight"): of_rms(1.0)}
+def faded(first=1e-5, kind="linear", between=(2e-4, 3e-3)):
+    """Evidence of four weights, with these shares of the last one's gradient at the first step."""
+    parameters = tuple(ParameterFacts(f"{name}.weight", name, (2, 2), "float32") for name in "abcd")
+    linear = (ModuleFacts(name, "Linear", "linear") for name in "bcd")
+    facts = Structure((ModuleFacts("a", "Module", kind), *linear), parameters)
+    tensors = {("param", f"{name}.weight"): of_rms(1.0) for name in "abcd"}
+    tensors |= {("grad", f"{name}.weight"): of_rms(share) for name, share in zip("bcd", (*between, 1.0), strict=True)}
+    tensors["grad", "a.weight"] = lambda step: of_rms(first if step == 0 else 1e-9)
     evidence = Evidence([("grad", "rms")])
     for view in run(facts, tensors, 2):
         evidence.add(view)
@@ -325,12 +327,14 @@ def evidence_for(rule):
         (conditions.has_module_that_gives_zeros, module_of(0.0, 0.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 1.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 0.0, "activation")),
+        (conditions.has_no_module_that_gives_zeros, module_of(2.0, 0.0)),
         (conditions.has_activation_of_zeros, module_of(2.0, 1.0, "activation")),
         (conditions.has_activation_without_slope, saturated(0.99)),
         (conditions.has_shut_layer, shut(gradient=0.1)),
         (conditions.has_shut_layer, shut(output=0.0)),
         (first_steps.has_faded_from_start, faded(0.1)),
         (first_steps.has_faded_from_start, faded(kind="embedding")),
+        (first_steps.has_faded_from_start, faded(between=(0.04, 0.1))),
         (steps_before.has_lowered_rate, rates_of(*[0.1] * 10, *[1e-4] * 20)),
         (steps_before.has_lowered_rate, rates_of(*[0.1] * 5, *[2e-3] * 20)),
         (steps_before.has_lowered_rate, rates_of(*[0.1 * (1 + np.cos(np.pi * step / 99)) for step in range(100)])),
@@ -347,12 +351,14 @@ def evidence_for(rule):
         "zeros before it",
         "not zeros",
         "an activation",
+        "a module that gives zeros",
         "an activation of others",
         "a slope",
         "a gradient below 0",
         "an output of 0",
         "a gradient that faded later",
         "an embedding",
+        "a gradient that ends at one layer",
         "a rate that was high for a third of the run",
         "a rate that fell to a fiftieth",
         "a cosine to the end",

@@ -18,6 +18,7 @@ def finding_of(record: FlightRecord) -> Finding:
     """The finding of a record.
 
     Example:
+        >>> from lightning_hooks.recorder.record import Verdict
         >>> finding_of(FlightRecord(Verdict.FORWARD, 7, message="head gave NaN.")).message
         'head gave NaN.'
     """

@@ -92,8 +92,13 @@ class PoorInitialization(HealthRule):
         yield from self._unlike(evidence, roles, outputs)
 
     def _unlike(self, evidence: Evidence, roles: Roles, outputs: Track) -> Iterator[Symptom]:
-        """The symptoms of embeddings that are added to others of another size."""
+        """The symptoms of embeddings that are added to others of another size.
+
+        If the output of the other one is larger than is usual, it is at fault.
+        """
         for pair in _added(evidence, roles, outputs.names):
+            if starts(evidence, "output", "rms", pair[1:])[0] > self.most_gain:
+                pair = pair[::-1]
             with np.errstate(invalid="ignore", divide="ignore"):
                 small, large = starts(evidence, "output", "rms", pair)
                 first, now = small / large, np.divide(*outputs.values[:, [outputs.names.index(name) for name in pair]].T)
@@ -136,13 +141,13 @@ class PoorInitialization(HealthRule):
         return np.array([reach.get(name, np.nan) for name in names])
 
 
-def _added(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> list[tuple[str, str]]:
+def _added(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The embeddings whose outputs can be broadcast over the samples of that of another one, each with this other one."""
     counts = evidence.track("output", "count")
     if counts is None or not len(counts.values):
         return []
     weighted = [name for name in evidence.order if roles.role(name) in (*WEIGHTED, "embedding", "recurrent", "attention")]
-    found = []
+    found: list[tuple[str, ...]] = []
     for pair in pairwise(weighted):
         weights = [roles.weight(name) for name in pair]
         if any(roles.role(name) != "embedding" or name not in names for name in pair) or None in weights:

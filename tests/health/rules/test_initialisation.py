@@ -185,6 +185,11 @@ def test_an_embedding_of_positions_that_drowns_that_of_tokens_or_is_lost_in_it_i
     assert (symptom.measured > symptom.threshold) is (sign == ">")
 
 
+def test_of_two_embeddings_that_are_added_the_one_that_is_too_large_is_told():
+    (finding,) = diagnosed(PoorInitialization(), language(0.5, tokens=50.0)).findings
+    assert finding.rows == ("tokens",)
+
+
 @pytest.mark.parametrize(
     "views",
     [
