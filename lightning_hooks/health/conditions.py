@@ -168,7 +168,7 @@ def has_module_that_gives_zeros(evidence: Evidence) -> bool:
 
 def has_no_module_that_gives_zeros(evidence: Evidence) -> bool:
     """Whether zeros that a layer reads come from the data, as far as the modules in front of it show."""
-    return not has_module_that_gives_zeros(evidence)
+    return roles_of(evidence) is not None and not has_module_that_gives_zeros(evidence)
 
 
 def has_modules_in_evaluation(evidence: Evidence) -> bool:
