@@ -434,7 +434,7 @@ TRAININGS = [
         unreadable_file,
         100,
         "set",
-        Expectation("fact", ("BatchOfZeros",), "encoder.0", "BadBatch", onset=59),
+        Expectation("fact", ("BatchOfZeros",), "encoder.0", "BadBatch", onset=29),
         "Every 30th batch is zeros, because a file cannot be read. The second one shows that it comes back.",
     ),
     Training(
