@@ -13,6 +13,7 @@ from lightning_hooks.health.first_steps import has_faded_from_start
 from lightning_hooks.health.last_causes import AT_CHANCE, LAST_CAUSES
 from lightning_hooks.health.loop_causes import LOOP_CAUSES
 from lightning_hooks.health.schedule_causes import RATE_GONE
+from lightning_hooks.health.slow_causes import CLIPPING_STOPS_LEARNING
 from lightning_hooks.health.steps_before import (
     divergence,
     has_diverged,
@@ -89,16 +90,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         condition=is_at_chance_in_ordinary_steps,
     ),
-    CauseRule(
-        name="ClippingStopsLearning",
-        message="Clipping cuts every gradient by so much that the model hardly learns.",
-        required=("ClippingAlways",),
-        any_of=("LossConstant", "UpdateTooSmall", "UnchangedParameter", "SlowLearning"),
-        excluding=("UpdateTooLarge", "NoGradient"),
-        while_standing=True,
-        next_steps=("Raise gradient_clip_val to about the usual norm of the gradient (`watch/run/grad_norm`).",),
-        alternatives=("A learning rate that is too low: then the loss does not fall without clipping either.",),
-    ),
+    CLIPPING_STOPS_LEARNING,
     CauseRule(
         name="InitializationTooLarge",
         message="The head has the weight of an embedding, which begins too large for a head: {where}.",

@@ -21,6 +21,8 @@ LATE: Final = 8
 """The smallest number of losses whose median is the level of the last ones."""
 _SHARE: Final = 0.005  # a fall by less is none, however quiet the loss is
 _CONSTANT: Final = 0.02  # outputs whose differences between samples are worth a smaller share of the loss say nothing
+_LARGE: Final = 1.0
+"""The variance of logits between samples above which no quadratic law holds: their odds then differ by factors."""
 _LEAST_ENTROPY: Final = (
     1e-3  # a cross entropy below this share of that of equal probabilities is of a model that knows its labels
 )
@@ -265,7 +267,12 @@ class _Head(NamedTuple):
         return self.worth_of_logits(1) if self.began_at_one_half(evidence) else float("nan")
 
     def worth_of_logits(self, per_sample: int) -> float:
-        """As `worth`, of the logits of a mean cross entropy. The loss is a mean over samples with so many logits each."""
+        """As `worth`, of the logits of a mean cross entropy. The loss is a mean over samples with so many logits each.
+
+        NaN for logits that differ much: the small gradient of a model that has learned says nothing about their worth.
+        """
+        if known_median(self.variance[-_RECENT:]) > _LARGE:
+            return float("nan")
         with np.errstate(invalid="ignore", over="ignore"):
             spread = known_median(np.square(self.elements * self.slope)[-_RECENT:]) / per_sample
         return known_median(self.variance[-_RECENT:]) * spread / 2

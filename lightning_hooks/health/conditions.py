@@ -10,10 +10,11 @@ from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import WEIGHTED, is_weight, roles_of, without_parametrizations
 from lightning_hooks.health.rules.activations import SaturatedActivation, slopes_of
-from lightning_hooks.health.rules.updates import UpdateTooSmall
 from lightning_hooks.health.steps_before import BEFORE, has_stepped_too_far, track_of
 from lightning_hooks.health.usage import frozen_and_held
 
+_MOVES: Final = 3e-4
+"""The share of a weight that a step must change if small steps are not to explain a loss: a third of the usual one."""
 _NO_SLOPE: Final = 1e-6
 """The mean slope of an activation, as a share of the largest one, below which hardly any gradient passes it."""
 
@@ -32,7 +33,7 @@ def is_at_chance_in_ordinary_steps(evidence: Evidence) -> bool:
     if ratio is None or roles is None or not is_at_chance(evidence):
         return False
     shares = np.where(roles.are_weights(ratio.names) & np.isfinite(ratio.values), ratio.values, 0.0)[-BEFORE:]
-    moves = bool((shares > UpdateTooSmall.least * UpdateTooSmall.most_of_others).any())
+    moves = bool((shares > _MOVES).any())
     return moves and not has_stepped_too_far(evidence, evidence.step)
 
 

@@ -25,6 +25,13 @@ _OF_SLOPE: Final = 2.0
 _SMOOTHING: Final = 0.1  # the share of a label that is usually given to all classes alike
 NEEDS: Final = ("output", "count"), ("output_grad", "rms"), ("output_grad", "mean")
 """What is read of the last layer."""
+_FAR_APART: Final = 1.5
+"""The standard deviation of outputs between samples from which on they show by the first loss that they fit the labels."""
+_SQUARED: Final = 0.01  # the relative difference up to which a loss is a mean squared error, because of rounding
+_OF_VARIANCE: Final = 0.8
+"""The share of the variance of its outputs that is less than a squared error of chance, with room for a small batch."""
+_SPREAD: Final = ("output", "rms"), ("output", "unit_variation")
+"""What is read of the last layer where a rule of the run collects it."""
 
 
 class CrossEntropy(NamedTuple):
@@ -45,16 +52,22 @@ class CrossEntropy(NamedTuple):
 
 
 def begins_trained(evidence: Evidence) -> bool:
-    """Whether a run goes on from trained weights: its first loss is less than half of that of equal probabilities.
+    """Whether a run goes on from trained weights: its first loss is less than that of outputs which know nothing can be.
 
     The gradient of the logits of each sample sums up to 0, as that of a cross entropy does. A mean squared error, of which a
     small loss says nothing, has another gradient. A loss of equal probabilities that is scaled down has a gradient that is
     scaled down likewise. A loss of margins or a focal one is smaller than a cross entropy with its gradient can be, and one of
     squared probabilities is larger than that of few errors. Smoothed labels add their entropy to the loss.
 
+    If the gradient shows no such loss, the outputs do: where they differ by 1.5 or more from sample to sample and have
+    nothing to do with the labels, a squared error is at least 2 and a cross entropy, of yes or no too, at least ln(2). That
+    of any outputs which know nothing is at least their variance.
+
     Args:
         evidence: of the run.
     """
+    if _knows_by_outputs(evidence):
+        return True
     first = _first(evidence)
     if first is None:
         return False
@@ -65,6 +78,18 @@ def begins_trained(evidence: Evidence) -> bool:
     least, most = _OF_SQUARE * scale**2 * (classes - 1) / classes, min(_OF_SLOPE, _LOSS[0] * math.log(classes)) * scale
     smoothed = _entropy_of_smoothed(classes)
     return least <= loss < most or max(least, smoothed) <= loss < smoothed + most
+
+
+def _knows_by_outputs(evidence: Evidence) -> bool:
+    """Whether the first loss is less than that of outputs which differ as much as those of the head, and know nothing."""
+    roles, first = roles_of(evidence), evidence.start(*LOSS)
+    if roles is None or first is None or not len(first) or not {*NEEDS, *_SPREAD} <= set(evidence.needs):
+        return False
+    last, loss = last_layer(evidence, roles), float(first[0])
+    count, slope, size, variation = (float(starts(evidence, *need, (last,))[0]) for need in (*NEEDS[:2], *_SPREAD))
+    apart, residual = size * variation, count / evidence.ranks * slope / 2
+    is_squared = loss > 0 and abs(residual**2 / loss - 1) < _SQUARED
+    return 0 <= loss < math.log(2) and apart >= _FAR_APART or is_squared and loss < _OF_VARIANCE * apart**2
 
 
 def _entropy_of_smoothed(classes: int) -> float:

@@ -20,6 +20,7 @@ from lightning_hooks.health.conditions import (
 )
 from lightning_hooks.health.rules.data import BatchOfZeros
 from lightning_hooks.health.sighted import said
+from lightning_hooks.health.slow_causes import TARGETS_OF_SMALL_STEPS
 
 FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
@@ -208,6 +209,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("Categories that are given as numbers: use an embedding.",),
         detail=said("column-scale"),
     ),
+    *TARGETS_OF_SMALL_STEPS,
     CauseRule(
         name="DataNotNormalised",
         message="The targets are far larger than what the model gives: {where}.",

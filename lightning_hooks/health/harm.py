@@ -138,13 +138,20 @@ def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], 
         return ""
     if evidence.loss_falls(SHORT) is not False or evidence.loss_falls(LONG):
         return ""
-    level = float(np.median(values[-SHORT : -SHORT + SHORT // 4]))
-    # Noise may hide a fall, and a sentence must not call that no fall.
-    hidden = level - now + 2 * error_of(noise_of(values[-SHORT:]), SHORT // 4, RECENT)
-    if hidden > _FALL * abs(level) and chance is None:
-        return ""
-    text = f"the loss has not fallen: it was {level:.4g} at step {steps[-SHORT]} and is {now:.4g} at step {steps[-1]}"
-    return text if chance is None else f"{text}; that of {chance.of} is {chance.loss:.4g}"
+    # Noise may hide a fall, and a sentence must not call that no fall. More losses have medians with less noise.
+    for count, level, now in (_levels(values, SHORT, RECENT), _levels(values, LONG, LONG // 4)):
+        error = error_of(noise_of(values[-count:]), count // 4, RECENT if count == SHORT else count // 4)
+        if level - now + 2 * error <= _FALL * abs(level) or chance is not None:
+            text = f"the loss has not fallen: it was {level:.4g} at step {steps[-count]} and is {now:.4g} at step {steps[-1]}"
+            return text if chance is None else f"{text}; that of {chance.of} is {chance.loss:.4g}"
+    return ""
+
+
+def _levels(values: _Losses, count: int, last: int) -> tuple[int, float, float]:
+    """The number of last losses that there are, the median of their first quarter, and that of the last ones."""
+    count = min(count, len(values))
+    quarter = values[-count:][: count // 4]
+    return count, float(np.median(quarter)), float(np.median(values[-min(last, count // 4) :]))
 
 
 def _may_be_done(evidence: Evidence, gain: float, began: float) -> bool:

@@ -8,7 +8,8 @@ from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import has_activation_of_zeros, has_activation_without_slope, is_at_chance
 from lightning_hooks.health.first_steps import has_lost_float16_weights
-from lightning_hooks.health.steps_before import has_stepped_too_far, slowness, step_sizes
+from lightning_hooks.health.slow_causes import STEPS_TOO_SMALL
+from lightning_hooks.health.steps_before import has_stepped_too_far, step_sizes
 
 AT_CHANCE: Final = CauseRule(
     name="LossAtChance",
@@ -142,21 +143,7 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         alternatives=("Frozen on purpose: then `requires_grad_(False)` on the parameters of the group says so.",),
     ),
-    CauseRule(
-        name="LearningRateTooLow",
-        message="The steps are too small for the model to learn, since step {step}.",
-        any_of=("UpdateTooSmall", "LostUpdates", "SlowLearning"),
-        supporting=("LossConstant", "UnchangedParameter"),
-        excluding=("VanishingGradient",),
-        next_steps=("Raise the learning rate, ten times first.", "Look at what the schedule did before this step."),
-        detail=slowness,
-        alternatives=(
-            "A gradient that vanishes: then the updates of early layers are far smaller than those of late ones.",
-            "A loss that is scaled down or divided twice: then it is far smaller than usual from the first step on.",
-            "Fine-tuning on purpose: then the loss falls.",
-            "Weights in bfloat16 or float16: then the optimizer needs a copy of the weights in float32.",
-        ),
-    ),
+    STEPS_TOO_SMALL,
     CauseRule(
         name="LearningRateTooHigh",
         message="Steps have changed most weights by a large share of them, and the loss is not below chance since step {step}.",

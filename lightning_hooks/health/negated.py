@@ -17,8 +17,11 @@ _RESIDUE: Final = 0.02
 """The largest relative deviation from the law, because of rounding."""
 _VARIES: Final = 1.2
 """The quotient of the largest and the smallest size of a loss from which on the law is more than a coincidence."""
-_TIMES: Final = 100.0
-"""The multiple of the size of the first losses, or of 1 if that is less, to which one without a lower end has grown."""
+_TIMES: Final = 20.0
+"""The multiple of the size of the first losses, or of 1 if that is less, to which one without a lower end has grown.
+
+The negative logarithm of a density is not so far below 0: that of a number is above -16 where the numbers of float32 end.
+"""
 _STEEPER: Final = 10.0
 """The multiple of the first gradient to which that of such a loss has grown; it falls the faster the further it goes."""
 _LAST: Final = 10  # losses

@@ -27,6 +27,8 @@ LASTING: Final = 10
 """The number of steps: so many large ones in a row have gone too far, and a rate that rose so many ago is still to blame."""
 RAISED: Final = 5.0
 """The multiple to which a learning rate must rise from one step to the next; schedules of healthy trainings rise by and by."""
+SMALL: Final = 1e-4
+"""The share of a weight below which cs231n and TheDeepChecker call a step small."""
 USUAL: Final = 1e-3
 """The share of a weight that a step usually changes."""
 _MOST_STEPS: Final = 0.9
@@ -280,6 +282,17 @@ def slowness(evidence: Evidence, begin: int) -> str:
         f" The median step changes the median weight by {percent(share)} of it; about {percent(USUAL)} is usual, for which the "
         f"rate must be {_times(USUAL / share)} times larger{than}."
     )
+
+
+def has_small_steps(evidence: Evidence, begin: int) -> bool:
+    """Whether the median step before the findings began changed the median weight by less than a tenth of the usual share.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    shares = _shares(evidence, begin, len(evidence.steps))[:, 1]
+    return len(shares) > 0 and bool(np.median(shares) < SMALL)
 
 
 def _times(factor: float) -> str:

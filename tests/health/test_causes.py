@@ -280,6 +280,7 @@ def sighted(kind, **fields):
 EVIDENCE = (
     evidence_in_evaluation,
     far_step,
+    lambda: many_steps([5e-5, 5e-5, 5e-5]),
     lambda: rates_of(0.1, 0.5),
     lambda: rates_of(*[0.1] * 5, *[1e-4] * 20),
     lambda: saturated(1.0),

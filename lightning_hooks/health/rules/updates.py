@@ -26,6 +26,8 @@ from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_stru
 from lightning_hooks.health.track import Track
 
 _RATIO: Final = (("update", "ratio"), ("param", "rms"))
+_MOMENTUM: Final = 25.0
+"""The multiple of its decay that a step with a momentum of 0.95 takes, with some room."""
 _HALF: Final = 0.5
 """The share below which most weights have fallen with one that has fallen far more."""
 _ZERO_START: Final = 1e-3
@@ -79,17 +81,21 @@ class UpdateTooLarge(HealthRule):
 class UpdateTooSmall(HealthRule):
     """Steps hardly change a weight from the start on, and no other weight much more; or far less than another weight.
 
+    A weight does not learn either if its steps are nothing but weight decay: then they take one share of all weights.
+
     Args:
-        least: the smallest ratio of the norms of update and weight at which a loss that does not fall is no surprise.
+        least: the ratio of the norms of update and weight from which on a loss that does not fall has another reason.
         most_of_others: the multiple of `least` that no weight exceeds if all of them move too little.
         least_alone: a ratio below this is too small also if another weight changes far more.
         least_share: the share of the largest ratio below which a weight changes far less than another one.
+        equal: the relative difference up to which most weights lose the same share.
     """
 
-    least: float = 3e-5
+    least: float = 1e-4
     most_of_others: float = 10.0
     least_alone: float = 1e-6
     least_share: float = 1e-3
+    equal: float = 0.1
     patience: int = 10
     warmup: int = 20
     every_n_steps: int = 20
@@ -103,8 +109,8 @@ class UpdateTooSmall(HealthRule):
         "With Adam, compare the gradient with eps.",
     )
     source: ClassVar[str] = (
-        "cs231n and TheDeepChecker warn below 1e-4, which fires on healthy fine-tuning; 3e-5 from the start on, while the loss "
-        "does not fall, did not"
+        "cs231n and TheDeepChecker warn below 1e-4; here it must be so from the start on, and a model that was trained before "
+        "need not learn"
     )
     consequence: ClassVar[str] = "The weight stays practically where it began, so that the training time is lost for it."
     false_alarm: ClassVar[str] = (
@@ -128,6 +134,8 @@ class UpdateTooSmall(HealthRule):
             small = (moving < self.least) & always & (largest < self.most_of_others * self.least)
             alone = (moving < self.least_alone) & (moving < self.least_share * largest) & ~(early >= self.least_alone)
         yield from symptoms_where(track, small, self.least, _of_weight, small, before=percent)
+        decays = weights & small_decays(evidence, track, early, weights, self.equal)
+        yield from symptoms_where(track, decays & ~small, self.least, _of_decay, decays, before=percent)
         yield from symptoms_where(
             track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone, before=percent
         )
@@ -135,6 +143,56 @@ class UpdateTooSmall(HealthRule):
 
 def _of_weight(ratio: float) -> str:
     return f"one update is {percent(ratio)} of the weight"
+
+
+def _of_decay(ratio: float) -> str:
+    share = percent(ratio)
+    return f"one update is {share} of the weight, as of most weights, and nothing but weight decay takes one share of all"
+
+
+def small_decays(evidence: Evidence, track: Track, early: Array, weights: Mask, equal: float) -> Mask:
+    """At which steps and weights the step is nothing but weight decay, bool [window, rows].
+
+    The decay is the rate times `weight_decay`, and with momentum some times that. It must take the same share of three quarters
+    of the weights that it acts on, three at least, and no other such weight may change by three times that share.
+
+    Args:
+        evidence: of the run.
+        track: of the ratio of the norms of update and weight.
+        early: the level of the ratio in the first steps.
+        weights: which rows are judged.
+        equal: the relative difference up to which shares are the same.
+    """
+    held = np.zeros(track.values.shape, dtype=np.bool_)
+    if not len(track.steps) or not _are_equal(early, weights & (_decay_of(evidence, int(track.steps[-1]), track) > 0), equal):
+        return held
+    for at, step in enumerate(track.steps.tolist()):
+        decay = _decay_of(evidence, step, track)
+        acted = weights & (decay > 0) & np.isfinite(track.values[at])
+        if not _are_equal(track.values[at], acted, equal):
+            continue
+        share = float(np.median(track.values[at, acted]))
+        is_decay = (share > decay / 2) & (share < _MOMENTUM * decay)
+        with np.errstate(invalid="ignore"):
+            held[at] = acted & is_decay & (np.abs(track.values[at] / share - 1) <= equal)
+    return held
+
+
+def _are_equal(shares: Array, acted: Mask, equal: float) -> bool:
+    """Whether most of some shares are the same, and no other one is much larger."""
+    known = shares[acted & np.isfinite(shares)]
+    if len(known) < 3 or not np.median(known) > 0:
+        return False
+    times = known / np.median(known)
+    return bool((np.abs(times - 1) <= equal).mean() >= 0.75 and times.max() < 3)
+
+
+def _decay_of(evidence: Evidence, step: int, track: Track) -> Array:
+    """The share of a parameter that weight decay takes without momentum, float64 [rows]; 0 where none is known."""
+    facts = evidence.facts_at(step)
+    groups = [] if facts is None else [group for each in facts.optimizers for group in each.groups]
+    shares = {name: (group.lr or 0.0) * (group.weight_decay or 0.0) for group in groups for name in group.params}
+    return np.array([shares.get(name, 0.0) for name in track.names])
 
 
 def _alone(ratio: float) -> str:

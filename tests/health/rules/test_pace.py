@@ -41,17 +41,36 @@ def test_a_fit_that_ends_while_its_loss_falls_as_fast_as_at_first_is_told():
     [
         {"ratio": 2.5e-3},
         {"ratio": 0.0},
-        {"loss": levels_off},
+        {"loss": levels_off, "ratio": 1.5e-3},
+        {"loss": lambda step: 3.0 * np.exp(-step / 40), "ratio": 1e-4},
         {"loss": lambda step: 3.0 - 0.02 * step},
-        {"loss": lambda step: 3.0 + 0.2 * NOISE[step]},
+        {"loss": lambda step: 3.0 + 0.2 * NOISE[step], "ratio": 1.5e-3},
         {"loss": lambda step: -1.0 - 0.004 * step},
         {"steps": 80},
         {"steps": 40, "last_step": 39},
     ],
-    ids=["weights move", "none moves", "it learned", "little is left", "it does not fall", "below zero", "no end", "short"],
+    ids=[
+        "weights move",
+        "none moves",
+        "it learned",
+        "half is lost",
+        "little is left",
+        "it does not fall",
+        "below zero",
+        "no end",
+        "short",
+    ],
 )
 def test_other_fits_are_not_slow(options):
     assert found(SlowLearning(), fit(**options)) == {}
+
+
+def test_weights_that_have_hardly_moved_are_told_whatever_the_noise_of_the_loss_hides():
+    (finding,) = diagnosed(SlowLearning(), fit(ratio=4e-4, loss=lambda step: 3.0 + 0.2 * NOISE[step])).findings
+    assert finding.message.startswith(
+        "In 100 steps no weight has moved by more than 4 % of itself in all, and the loss went from"
+    )
+    assert found(SlowLearning(), fit(ratio=6e-4, loss=levels_off)) == {}
 
 
 @pytest.mark.parametrize(("pace", "told"), [(0.5, {}), (0.7, {"": 0})])

@@ -4,6 +4,7 @@ import pytest
 
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.rules.updates import ClippingAlways, UpdateTooLarge, UpdateTooSmall, WeightGrowth, WeightShrinkage
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.rules.made import (
     diagnosed,
     falling,
@@ -67,14 +68,47 @@ def test_a_small_update_is_told_from_the_start_on():
 @pytest.mark.parametrize(
     ("ratio", "options"),
     [
-        (4e-5, {}),
+        (1.5e-4, {}),
         (1e-5, {"loss": falling}),
         (0.0, {}),  # that is a fact of its own
         (lambda step: 1e-3 if step < 40 else 1e-5, {"steps": 200}),  # annealed
     ],
 )
 def test_ordinary_small_updates_are_no_warning(ratio, options):
-    assert warned(UpdateTooSmall(), updates({"a.weight": ratio, "b.weight": 4e-5}, **options)) == {}
+    assert warned(UpdateTooSmall(), updates({"a.weight": ratio, "b.weight": 1.5e-4}, **options)) == {}
+
+
+NAMES = [f"{name}.weight" for name in "abc"]
+
+
+def of_sgd(decay, names=NAMES):
+    return StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, decay, tuple(names)),)),))
+
+
+def test_steps_that_are_nothing_but_weight_decay_are_told_however_large_it_is():
+    shares = {"a.weight": 2e-3, "b.weight": 2.02e-3, "c.weight": 1.98e-3}
+    views = updates(shares, facts=of_sgd(0.01))
+    assert warned(UpdateTooSmall(), views) == dict.fromkeys(NAMES, 0)
+    (finding,) = diagnosed(UpdateTooSmall(), views).findings
+    assert (
+        "one update is 0.2 % of the weight, as of most weights, and nothing but weight decay takes one share" in finding.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "facts", "options"),
+    [
+        ([2e-3, 2e-3, 2e-3], of_sgd(0.0), {}),
+        ([2e-3, 2e-3, 2e-3], of_sgd(1e-4), {}),
+        ([2e-3, 2e-3, 2e-3], of_sgd(0.01, NAMES[:2]), {}),
+        ([2e-3, 3e-3, 2e-3], of_sgd(0.01), {}),
+        ([2e-3, 2e-3, 2e-3], of_sgd(0.01), {"loss": falling}),
+        ([lambda step: 2e-3 if step > 40 else 1e-2 * (1 + step % 3), 2e-3, 2e-3], of_sgd(0.01), {}),
+    ],
+    ids=["no decay", "a small one", "of two weights", "other steps", "it learns", "later"],
+)
+def test_steps_that_are_equal_for_another_reason_are_no_decay(shares, facts, options):
+    assert warned(UpdateTooSmall(), updates(dict(zip(NAMES, shares, strict=True)), facts=facts, **options)) == {}
 
 
 def test_a_weight_that_stands_still_alone_is_told_while_the_loss_falls():
