@@ -46,9 +46,9 @@ class Picture:
 
 _HIGH: Final = "rate_too_high"
 PICTURES: Final = (
-    Picture("sick", ("forgotten",), "view=overview", 500),
+    Picture("sick", ("forgotten",), "view=overview", 575),
     Picture("page-overview", (_HIGH,), "view=overview", 760),
-    Picture("page-map", (_HIGH,), "view=map&tensor=grad&stat=norm", 460),
+    Picture("page-map", (_HIGH,), "view=map&tensor=grad&stat=norm", 530),
     Picture("page-against", (_HIGH, "healthy"), "view=map&tensor=update&stat=ratio&map=reference", 560),
     Picture("page-row", (_HIGH,), "view=row&tensor=output&stat=std&row=encoder.1", 680),
     Picture("page-step", (_HIGH, "healthy"), "view=step&tensor=grad&stat=norm&step=5", 580),

@@ -15,7 +15,7 @@ from lightning_hooks.dashboard.facts import time_and_size
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.command import replay_command
 from lightning_hooks.recorder.files import FOLDER, RECORD, from_json
-from lightning_hooks.recorder.markdown import LARGEST, noticed
+from lightning_hooks.recorder.markdown import LARGEST, noticed, title_of
 from lightning_hooks.recorder.record import FlightRecord, Operation, Place, TensorSummary, Verdict
 from lightning_hooks.untrusted import read_bytes
 
@@ -180,7 +180,7 @@ def _place(record: FlightRecord, place: Place) -> dict[str, Any]:
     """A place, with what the trail alone says of the bad tensor."""
     entry = noticed(record)
     gap = None if place.gap is None else {"at": _text(place.gap.at)}
-    found = "" if entry is None else _text(f"{entry.tensor} of {entry.name or 'the model'}: {entry.nonfinite_text}")
+    found = "" if entry is None else _text(f"{title_of(entry)}: {entry.nonfinite_text}")
     return {
         **_bounded(vars(place)),
         "module_text": _text(place.module_text),

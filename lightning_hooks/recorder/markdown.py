@@ -54,7 +54,7 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
         yield from ("", f"## The last {min(len(record.trail), _MAX_CALLS)} calls", "")
         yield from _table(_CALL_HEADS, map(_call, record.trail[-_MAX_CALLS:]))
     if record.growth is not None and record.growth.steps:
-        yield from ("", f"## {_title(record.growth)} at the last steps", "")
+        yield from ("", f"## {title_of(record.growth)} at the last steps", "")
         yield from _growth(record.growth)
     if record.context:
         yield from ("", "## Context", "")
@@ -93,7 +93,7 @@ def _where(place: Place, entry: TrailEntry | None) -> Iterator[str]:
         if result.first is not None:
             yield f"- the first at {list(result.first)}"
     elif entry is not None:
-        yield f"- not finite in the {entry.tensor} of {entry.name or 'the model'}: {entry.nonfinite_text}"
+        yield f"- not finite in the {title_of(entry)}: {entry.nonfinite_text}"
 
 
 def _operation(operation: Operation) -> Iterator[str]:
@@ -124,9 +124,9 @@ def _call(entry: TrailEntry) -> tuple[str, ...]:
     return (*numbers, name, entry.tensor, *extremes, entry.nonfinite_text)
 
 
-def _title(growth: Growth) -> str:
-    """The row of a growth; the loss is named once, because its row and its tensor have one name."""
-    return growth.name if growth.name == growth.tensor else f"{growth.tensor} of {growth.name}"
+def title_of(row: Growth | TrailEntry) -> str:
+    """The tensor of a growth or of a call, with its row; the loss, whose row and tensor have one name, is named once."""
+    return row.name if row.name == row.tensor else f"{row.tensor} of {row.name or 'the model'}"
 
 
 def _growth(growth: Growth) -> Iterator[str]:

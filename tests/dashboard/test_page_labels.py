@@ -128,7 +128,7 @@ def test_labels_never_overlap_when_all_rows_fit_the_window(browser, url, size):
         drawn(page)
         assert page.evaluate("() => lightningHooks.views.map.panels[0].drawn.row") < 9
         written = page.evaluate(WRITTEN)
-        assert len(written) > 20 and {"▾ blocks", "▾ 12"} <= {text for text, *_ in written}
+        assert len(written) > 20 and {"▾ blocks", "▾ 3"} <= {text for text, *_ in written}
         middles = sorted({y for *_, y, _ in written})
         assert min(np.diff(middles)) >= 11
         for y in middles:

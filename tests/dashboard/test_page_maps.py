@@ -184,10 +184,34 @@ def test_sizes_are_compared_by_the_logarithm_of_their_ratio(browser, tmp_path):
         at, middle = (page.evaluate(AROUND, place(page, name, 20)) for name in (NAMES[3], NAMES[0]))
         assert at == ["45,0,75"] and middle == ["247,246,245"]  # the first colour, and that of equal values
         assert page.locator(".legend .ticks").inner_text().split() == ["−5.644", "(×0.02)", "0", "(×1)", "5.644", "(×50)"]
+        page.get_by_role("button", name="Colours …").click()
         page.get_by_label("Difference as").select_option("linear")
+        page.get_by_role("button", name="Colours …").click()
         drawn(page)
         page.mouse.move(*place(page, NAMES[3], 20))
         page.wait_for_function("() => document.querySelector('.tip').textContent.endsWith('difference of grad norm: −49')")
         page.get_by_label("Statistic", exact=True).select_option("mean")
         page.wait_for_selector(".legend-title >> text=difference of grad mean")
+        page.get_by_role("button", name="Colours …").click()
+        assert page.get_by_label("Comparison").is_visible()
         assert not page.get_by_label("Difference as").is_visible() and page.locator(".compared").count() == 0
+
+
+@pytest.mark.parametrize("width", [800, 1400])
+def test_the_toolbar_has_one_line_and_the_legend_is_in_sight(browser, url, width):
+    viewport = {"width": width, "height": 600 if width == 800 else 900}
+    with opened(browser, f"{url}#run=good&{MAP}", viewport=viewport) as page:
+        drawn(page)
+        heights = page.locator(".tools > *").evaluate_all("(parts) => parts.map((each) => each.getBoundingClientRect().bottom)")
+        shown = [each for each in heights if each]
+        assert max(shown) - min(shown) < 12, shown
+        box = page.locator(".legend").bounding_box()
+        assert box["y"] + box["height"] <= viewport["height"]
+        colors = page.get_by_role("button", name="Colours …")
+        assert colors.is_visible() == (width == 800)
+        assert page.get_by_label("Scale", exact=True).is_visible() == (width == 1400)
+        if width == 800:
+            colors.click()
+            assert colors.get_attribute("aria-expanded") == "true"
+            page.get_by_label("Scale", exact=True).select_option("linear")
+            page.wait_for_function("() => lightningHooks.views.map.scale.kind === 'linear'")

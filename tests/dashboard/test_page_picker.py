@@ -80,6 +80,22 @@ def test_ticks_differ(browser, url, values, expected):
         assert page.evaluate(TICKS, values) == expected
 
 
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        (["linear", 0, 1.36], [0, 0.5, 1]),
+        (["linear", -0.3, 0.75], [-0.2, 0, 0.2, 0.4, 0.6]),
+        (["linear", 0, 0], [0]),
+        (["log", 9.23e-7, 44.55], [1e-6, 1e-4, 0.01, 1]),
+        (["log", 2, 9], [2, 4, 6, 8]),  # within a decade the ticks are those of a linear scale
+    ],
+)
+def test_ticks_are_round(browser, url, scale, expected):
+    code = """async ([kind, low, high]) => (await import("./static/ticks.js")).roundTicks({ kind, low, high })"""
+    with opened(browser, url) as page:
+        assert page.evaluate(code, scale) == pytest.approx(expected, abs=1e-9)
+
+
 def test_letters_typed_while_the_rows_are_read_are_kept(browser, url):
     with opened(browser, f"{url}#run=healthy") as page:
         page.wait_for_selector("h2:has-text('Over all layers')")

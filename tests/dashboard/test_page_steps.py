@@ -71,7 +71,7 @@ def test_several_steps_are_said_to_be_several(browser, tmp_path):
 
     write_run(tmp_path / "run", range(3000), change=nan_from_37)
     with serving(tmp_path) as url, opened(browser, f"{url}#view=row&{TABLE}&row={NAMES[1]}") as page:
-        page.wait_for_selector("text=NaN at 2,963 steps, infinite at 0 steps, from one of the steps 36 to 39 on")
+        page.wait_for_selector("text=NaN at 2,963 steps, from one of the steps 36 to 39 on")
         page.evaluate("() => lightningHooks.state.set({ view: 'map' })")
         drawn(page)
         page.mouse.move(*place(page, NAMES[0], 1000))

@@ -121,7 +121,10 @@ def test_the_map_is_coloured_against_the_compared_run(browser, tmp_path):
         keys = [each.strip() for each in page.locator(".usual-key").all_inner_texts()]
         assert keys == ["▲ more than 2 times as large", "✓ as in sound, within a factor of 2", "▼ less than half as large"]
         assert page.locator(".panel-title").inner_text() == "sick against sound"
+        page.get_by_role("button", name="Colours …").click()
+        assert page.get_by_label("Scale", exact=True).is_visible()
         assert not page.get_by_label("Comparison").is_visible()  # such a map is always one of ratios
+        page.get_by_role("button", name="Colours …").click()
         [vermilion], [green], [orange], infinite = (page.evaluate(AROUND, place(page, name, 10)) for name in NAMES)
         assert green == USUAL and "0,214,255" in infinite
         # From light to dark, so that the three differ without colours.
@@ -131,6 +134,7 @@ def test_the_map_is_coloured_against_the_compared_run(browser, tmp_path):
         page.get_by_label("Statistic", exact=True).select_option("mean")  # has no ratios
         page.wait_for_selector("text=Values of grad mean can be negative, so they have no ratio to those of another run")
         page.wait_for_selector(".bar")
+        page.get_by_role("button", name="Colours …").click()
         assert page.get_by_label("Comparison").is_visible()
 
 
@@ -141,7 +145,7 @@ def test_the_overview_shows_the_usual_range_of_the_update_ratio(browser, tmp_pat
     with serving(tmp_path) as url, opened(browser, url) as page:
         card = page.locator(".card", has_text="run/update_ratio")
         card.locator("canvas").wait_for()
-        assert card.locator(".usual").inner_text() == "usually about 0.001, usual range 1.00e-4 to 0.1 ?"
+        assert card.locator(".usual").inner_text() == "usually about 0.001, usual range 0.0001 to 0.1 ?"
         assert page.locator(".usual").count() == 1  # the other curves have no published range
 
 

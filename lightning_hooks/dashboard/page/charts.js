@@ -10,6 +10,7 @@ import { drawUsual, withTypical } from "./usual.js";
 
 // The distances that ticks of the axis of steps may have. They are whole numbers, because steps are.
 const WHOLE = Array.from({ length: 16 }, (_, i) => [1, 2, 5].map((n) => n * 10 ** i)).flat();
+const PADDING = [8, 14, 0, 0]; // pixels above, to the right of, below and to the left of the axes and the plot
 export const COLORS = ["accent", "alert", "third", "fourth"];
 
 /** The legend of a chart with several lines; null if there is a single line. */
@@ -44,6 +45,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
     const options = {
       width: Math.max(holder.clientWidth, 120),
       height,
+      padding: PADDING,
       legend: { show: false },
       cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false }, y: { ...(isLog ? { distr: 3 } : {}), ...(yRange ? { range: yRange } : {}) } },
@@ -83,7 +85,7 @@ function decades(chart, axisIndex, low, high) {
 }
 
 /** The width of an axis that shows these labels in full. */
-const room = (_, labels) => Math.max(52, 18 + 7 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
+const room = (_, labels) => Math.max(36, 14 + 7 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
 const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
 const line = (name) => ({ stroke: () => color(name), width: 1, points: { show: false, size: 5, fill: () => color(name), filter: (chart, i) => isolated(chart.data[i]) } });
 

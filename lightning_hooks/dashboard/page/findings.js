@@ -85,9 +85,13 @@ function reasonOf(finding, view) {
   const where = rowsInShort(rows) && ` in ${rowsInShort(rows)}`;
   const title = rows.length > 1 ? namesTitle(rows) : null;
   const details = h("details", { class: "reason" });
+  const threshold = thresholdOf(finding);
+  // The line above says the whole sentence, unless the finding is about several rows.
+  const isSaid = rows.length < 2 && finding.evidence?.length;
+  const sentence = isSaid ? threshold && h("p", { class: "soft" }, "Threshold ", threshold) : h("p", {}, ...withNames(finding.message ?? "", [finding], coded), " ", threshold ?? "");
   details.append(
     h("summary", {}, signOf(severityOf(finding)), h("span", { class: "visually-hidden" }, severityOf(finding)), h("strong", {}, finding.rule), h("span", { title }, where), `, since step ${asText(finding.step)}: ${said}${isOver(finding) ? ` (over since step ${asText(finding.over)})` : ""}`),
-    h("div", {}, h("p", {}, ...withNames(finding.message ?? "", [finding], coded), " ", thresholdOf(finding) ?? ""), evidenceList(finding, view), steps("What to do", finding.next_steps ?? [])),
+    h("div", {}, sentence, evidenceList(finding, view), steps("What to do", finding.next_steps ?? [])),
   );
   return details;
 }

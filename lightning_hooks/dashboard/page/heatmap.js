@@ -9,7 +9,7 @@ import { TILE } from "./source.js";
 
 // Heights of a row in pixels.
 const READABLE = 16;
-const LARGEST = 58;
+const LARGEST = 120;
 const SMALLEST = 2;
 
 /**

@@ -5,6 +5,7 @@ import { MAPS, SCALES } from "./colors.js";
 import { choice, h } from "./dom.js";
 import { LEVELS } from "./levels.js";
 
+const [ROOMY, ROOMY_COMPARED] = [1240, 1370]; // pixels of the toolbar with all choices in one line; with those of a comparison
 const AGAINST = { usual: "against usual", reference: "against a run" };
 
 /**
@@ -23,7 +24,7 @@ export function makeTools(app, act) {
     oninput: () => state.set({ filter: filter.value }),
   });
   const bound = (name, label) => {
-    const input = h("input", { type: "text", inputmode: "decimal", size: "7", "aria-label": label, placeholder: "auto" });
+    const input = h("input", { type: "text", inputmode: "decimal", size: "6", "aria-label": label, placeholder: "auto" });
     input.addEventListener("change", () => {
       const number = input.value === "" ? "" : Number(input.value);
       if (Number.isNaN(number)) app.say(`${input.value} is not a number`, "error");
@@ -42,13 +43,21 @@ export function makeTools(app, act) {
     scale: choice("Scale", SCALES, state.scale, (scale) => state.set({ scale })),
     map: choice("Colours", MAPS.map((map) => [map, AGAINST[map] ?? map]), state.map, (map) => state.set({ map })),
   };
+  // In a narrow window a button shows and hides the choices of colours.
+  const colors = h(
+    "div",
+    { class: "color-choices", id: "color-choices" },
+    ...Object.values(choices),
+    h("span", { class: "choice" }, h("span", {}, "Colours from … to"), group(bounds.low, "to", bounds.high)),
+  );
+  const toggleColors = () => showColors.setAttribute("aria-expanded", String(colors.classList.toggle("is-open")));
+  const showColors = h("button", { class: "show-colors", "aria-expanded": "false", "aria-controls": colors.id, onclick: toggleColors }, "Colours …");
   const fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: fit.checked ? "" : "0" }) });
   const element = h(
     "div",
     { class: "tools", role: "toolbar", "aria-label": "Heat map" },
-    h("label", { class: "choice" }, h("span", {}, "Rows"), filter),
-    ...Object.values(choices),
-    h("span", { class: "choice" }, h("span", {}, "Colours from … to"), group(bounds.low, "to", bounds.high)),
+    h("label", { class: "choice rows" }, h("span", {}, "Rows"), filter),
+    h("span", { class: "colors-holder" }, showColors, colors),
     group(
       button("Unfold", "Unfold all parts", () => state.set({ folded: "+" })),
       button("Fold", "Fold all parts", () => state.set({ folded: "-" })),
@@ -63,7 +72,10 @@ export function makeTools(app, act) {
     ),
     group(button("PNG", "Save the picture", act.savePicture), button("CSV", "Save what is visible as a table", act.saveTable)),
   );
+  const fold = () => element.classList.toggle("is-narrow", element.clientWidth < (state.others.length ? ROOMY_COMPARED : ROOMY));
+  new ResizeObserver(fold).observe(element);
   const sync = (hasRatio) => {
+    fold();
     if (filter.value !== state.filter) filter.value = state.filter;
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = state[name];
     for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" && !AGAINST[state.map] ? mapOf(state) : state[name];

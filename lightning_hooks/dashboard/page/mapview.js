@@ -17,6 +17,7 @@ import { Strip } from "./strip.js";
 import { referenceKeys, usualKeys } from "./usualmap.js";
 
 const [LEAST_LEGEND, BELOW_LEGEND] = [38, 30]; // pixels of the legend, and between it and the end of the window
+const LEAST_HEIGHT = 180; // pixels of the maps: in a lower window the legend is below the end of the window
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
 
 export class MapView {
@@ -43,8 +44,11 @@ export class MapView {
     this.recolor = onceAFrame(() => this.color());
     addEventListener("resize", () => {
       if (!this.panels.length || !this.element.isConnected) return;
+      const { columns } = this;
       this.sizePanels();
-      this.recolor();
+      // The strip has a curve above each column.
+      if (columns !== this.columns) app.update();
+      else this.recolor();
     });
   }
 
@@ -198,7 +202,7 @@ export class MapView {
     this.columns = columns;
     const lines = Math.ceil(length / columns);
     const below = Math.max(this.legend.offsetHeight, LEAST_LEGEND) + BELOW_LEGEND;
-    const room = Math.max(window.innerHeight - (this.maps.getBoundingClientRect().top + window.scrollY) - below, 240);
+    const room = Math.max(window.innerHeight - (this.maps.getBoundingClientRect().top + window.scrollY) - below, LEAST_HEIGHT);
     for (const { model } of this.panels) model.height = Math.max(room / lines - (length > 1 ? 28 : 0), 160);
   }
 

@@ -4,6 +4,7 @@ import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
 import { helpButton } from "./controls.js";
 import { h } from "./dom.js";
+import { runTitle, tagOf } from "./titles.js";
 import { usualLegend } from "./usual.js";
 
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
@@ -29,7 +30,7 @@ export async function chartOf(app, tag) {
   return h(
     "div",
     { class: "card" },
-    h("h3", {}, tag, " ", helpButton(app, () => name), h("span", { class: "value" }, text(series[0].last))),
+    h("h3", {}, h("span", {}, ...(runTitle(tag) ? [runTitle(tag), tagOf(tag)] : [tag, " "]), helpButton(app, () => name)), h("span", { class: "value" }, text(series[0].last))),
     lineChart(series, { usual, label: tag, text, onStep: (step) => app.state.set({ view: "step", step }) }),
     usual ? usualLegend(usual) : null,
   );

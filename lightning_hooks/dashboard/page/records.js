@@ -60,8 +60,10 @@ export function inputsTitle({ verdict }) {
 }
 
 function placeTexts({ module, module_text: text, type, tensor, direction, call, micro_batch: batch, rank, world_size: ranks, result, gap, found }) {
-  const name = gap ? gap.at || "the model itself" : text;
-  const where = `${gap ? "first noticed at " : ""}${name}${type && (!gap || gap.at === module) ? ` (${type})` : ""}${tensor ? `: ${tensor}, ${direction}` : ""}`;
+  const isLoss = tensor === "loss" && ["", "loss"].includes(gap?.at ?? text);
+  const name = isLoss ? "the loss" : gap ? gap.at || "the model itself" : text;
+  const passed = tensor ? (isLoss ? `, ${direction}` : `: ${tensor}, ${direction}`) : "";
+  const where = `${gap ? "first noticed at " : ""}${name}${type && (!gap || gap.at === module) ? ` (${type})` : ""}${passed}`;
   const which = `${tensor ? `call ${call + 1}, ` : ""}batch ${batch + 1} of the step${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
   const bad = result ? nonfiniteText(result) : found && `not finite in the ${found}`;
   return [`${where}; ${which}`, bad ? h("div", {}, bad) : ""];

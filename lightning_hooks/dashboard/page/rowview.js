@@ -125,7 +125,7 @@ export class RowView {
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, statTitle(stat), statTitle(stat).toLowerCase() === stat ? " " : tagOf(stat), helpButton(app, () => stat), h("span", { class: "value" }, lastText(series[0]))),
+      h("h3", {}, h("span", {}, statTitle(stat), statTitle(stat).toLowerCase() === stat ? " " : tagOf(stat), helpButton(app, () => stat)), h("span", { class: "value" }, lastText(series[0]))),
       lineChart(series, { usual, marks: marksOf(marked(app.meta), name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       usual ? usualLegend(usual) : null,
       ...series.map(nonfiniteNote),
@@ -194,6 +194,7 @@ function nonfiniteNote({ label, steps, ends, nan, infinite }) {
   const first = nan.findIndex((n, i) => n || infinite[i]);
   if (first < 0) return null;
   const sum = (counts) => counts.reduce((a, b) => a + b, 0);
+  const counted = [["NaN", sum(nan)], ["infinite", sum(infinite)]].filter(([, count]) => count);
   const since = `${steps[first] === ends[first] ? "" : "one of the "}${stepsText([steps[first], ends[first]])}`;
-  return h("p", { class: "note" }, `${label ? `${label}: ` : ""}NaN at ${several(sum(nan), "step")}, infinite at ${several(sum(infinite), "step")}, from ${since} on`);
+  return h("p", { class: "note" }, `${label ? `${label}: ` : ""}${counted.map(([what, count]) => `${what} at ${several(count, "step")}`).join(", ")}, from ${since} on`);
 }

@@ -80,7 +80,7 @@ export class SheetView {
     const { meta } = this.app;
     const [from, to] = [meta.steps?.[0] ?? 0, (meta.steps?.[1] ?? 0) + 1];
     Object.assign(this.model, { from, to, axis: null });
-    const title = `${tensorTitle(state.tensor)}: ${several(shown.length, "histogram")} over steps${state.filter ? `, rows ${state.filter}` : ""}`;
+    const title = `${tensorTitle(state.tensor)}: ${several(shown.length, "histogram")}${this.isLayers ? "" : " over steps"}${state.filter ? `, rows ${state.filter}` : ""}`;
     this.title.replaceChildren(title, tagOf(state.tensor));
     this.head.hidden = !shown.length;
     this.legend.replaceChildren(...shareLegend(state.map));

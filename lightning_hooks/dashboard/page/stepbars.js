@@ -3,7 +3,7 @@
 import { color, penOf } from "./dom.js";
 import { ending } from "./maplabels.js";
 import { texture } from "./textures.js";
-import { tickTexts } from "./ticks.js";
+import { roundTicks, tickTexts } from "./ticks.js";
 
 export const LEFT = 60; // pixels before the bars, for the axis
 const RIGHT = 8; // pixels behind the bars
@@ -12,7 +12,9 @@ const NAME_LINE = 14; // pixels, the height of a line of names
 const LEAST_PLOT = 160; // pixels from the top of the canvas to the foot of the bars
 const LONGEST = 150; // pixels of a name that is written upwards
 const BAR_FONT = "11px system-ui, sans-serif";
-const LEAST_GROUP = 5; // the least pixels, on average, of the groups of bars that share a name
+const ROOMY_GROUP = 48; // pixels, on average, of groups of bars that all have room for a name
+const LEAST_GROUP = 5; // the least pixels, on average, of groups of which some are named
+const FEW_GROUPS = 4; // with fewer roomy groups, smaller ones tell more
 const LEAST_NAME = 22; // pixels of a group in which a shortened name is written
 const NAME_GAP = 10; // pixels between names that are longer than their groups
 const ZERO_HEIGHT = 6; // pixels of a bar whose value is exactly 0
@@ -31,13 +33,14 @@ export function drawBars(canvas, width, height, { bars, selected, scale, colors,
   const context = penOf(canvas, width, foot + names.height);
   context.font = BAR_FONT;
   context.textBaseline = "middle";
-  const y = (value) => foot - (scale.index(value) / 255) * (foot - TOP);
+  const y = (value) => foot - scale.fraction(value) * (foot - TOP);
   if (bars[selected]) {
     context.fillStyle = color("group");
     context.fillRect(LEFT + selected * step, 0, Math.max(step, 2), foot + names.height);
   }
   if (usual) drawUsualBand(context, usual, y, plot);
-  drawValueAxis(context, scale, y, plot);
+  // An axis without a number would be read as one of the marks of NaN and of infinite values.
+  if (bars.some((bar) => [bar.now, ...bar.compared].some(Number.isFinite))) drawValueAxis(context, scale, y, plot);
   const zero = scale.kind === "log" ? foot : y(0);
   const patterns = {};
   const textured = (kind) => (context.fillStyle = patterns[kind] ??= texture(context, kind));
@@ -99,7 +102,7 @@ function drawUsualLines(context, { low, high, typical }, y, plot) {
 }
 
 function drawValueAxis(context, scale, y, plot) {
-  const values = [0, 0.25, 0.5, 0.75, 1].map((at) => scale.at(at));
+  const values = roundTicks(scale);
   const texts = tickTexts(values);
   values.forEach((value, i) => {
     context.strokeStyle = color("line");
@@ -122,11 +125,14 @@ function namesBelow(pen, bars, step) {
   const widest = Math.max(...[...bars].sort((a, b) => b.name.length - a.name.length).slice(0, 20).map((bar) => pen.measureText(bar.name).width));
   const ink = (context, i, selected) => (context.fillStyle = color(i === selected ? "ink" : "soft"));
   if (widest <= step - 6) {
-    const draw = (context, selected, foot) =>
+    const draw = (context, selected, foot) => {
+      context.textAlign = "center";
       bars.forEach((bar, i) => {
         ink(context, i, selected);
-        context.fillText(bar.name, LEFT + i * step, foot + 11);
+        context.fillText(bar.name, LEFT + (i + 0.5) * step, foot + 11);
       });
+      context.textAlign = "left";
+    };
     return { height: NAME_LINE + 6, draw };
   }
   if (step >= NAME_LINE - 1) {
@@ -145,7 +151,9 @@ function namesBelow(pen, bars, step) {
     };
     return { height: room + 10, draw };
   }
-  const groups = groupsOf(bars.map((bar) => bar.name), Math.ceil(LEAST_GROUP / step));
+  const names = bars.map((bar) => bar.name);
+  const roomy = groupsOf(names, Math.ceil(ROOMY_GROUP / step));
+  const groups = roomy.length < FEW_GROUPS ? groupsOf(names, Math.ceil(LEAST_GROUP / step)) : roomy;
   const draw = (context, _, foot) => {
     context.strokeStyle = color("soft");
     context.fillStyle = color("soft");

@@ -1,7 +1,8 @@
-// The texts of the ticks of an axis: different numbers get different texts.
+// The ticks of an axis: round numbers, and texts that differ where the numbers do.
 
 import { short } from "./colors.js";
 
+const MOST_TICKS = 6;
 const MOST_DIGITS = 17; // with so many digits any two numbers of JavaScript differ
 
 /**
@@ -9,13 +10,31 @@ const MOST_DIGITS = 17; // with so many digits any two numbers of JavaScript dif
  * apart. `text(value, form)` formats a value; it may use `form`, which formats a number, for the digits.
  */
 export function tickTexts(values, text = short) {
-  let texts = values.map((value) => (value === null ? "" : text(value)));
+  let texts = values.map((value) => (value === null ? "" : withoutZeros(text(value))));
   for (let digits = 5; digits <= MOST_DIGITS && haveSameText(values, texts); digits++) {
     const form = (value) => withDigits(value, digits);
     texts = values.map((value) => (value === null ? "" : text === short ? form(value) : text(value, form)));
   }
   return texts;
 }
+
+/** At most six round numbers between the bounds of a scale, see makeScale(); powers of ten where a logarithmic scale holds two of them. */
+export function roundTicks({ kind, low, high }) {
+  if (kind === "symlog" || !(high > low)) return [...new Set([low, 0, high])];
+  const [first, last] = kind === "log" ? [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))] : [0, 0];
+  if (last > first) return multiples(Math.ceil((last - first + 1) / MOST_TICKS), first, last).map((exponent) => Number(`1e${exponent}`));
+  const size = 10 ** Math.floor(Math.log10((high - low) / MOST_TICKS));
+  return [1, 2, 5, 10].map((factor) => multiples(factor * size, low, high)).find((each) => each.length <= MOST_TICKS);
+}
+
+/** The multiples of a step between two bounds, which count, without what binary fractions leave. */
+function multiples(step, low, high) {
+  const [first, last] = [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
+  return Array.from({ length: Math.max(last - first + 1, 0) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+// 1e-4 in place of 1.00e-4: a tick is a round number.
+const withoutZeros = (text) => text.replace(/\.?0+e/, "e");
 
 function haveSameText(values, texts) {
   const byText = new Map();

@@ -40,6 +40,18 @@ const LONG_TITLES = {
   busiest_unit: "busiest unit",
   unit_variation: "variation of units",
 };
+// The numbers of the whole run, by the end of their tags.
+const RUN_TITLES = {
+  loss: "Loss",
+  grad_norm: "Gradient norm",
+  final_grad_norm: "Gradient norm after clipping",
+  param_norm: "Parameter norm",
+  update_ratio: "Update relative to the parameters",
+  nonfinite: "NaN and infinite elements",
+  noise_scale: "Noise scale",
+  skipped_steps: "Skipped steps",
+  overhead: "Share of the step that watching takes",
+};
 const COMMON_TENSORS = ["grad", "final_grad", "update", "param", "output", "output_grad"];
 const COMMON_STATS = ["norm", "std", "ratio", "mean", "abs_max", "zero_fraction", "nonfinite"];
 
@@ -81,6 +93,12 @@ export function titleOf(tensor, stat) {
   if (stat === "ratio") return `${capital(noun)} relative to the parameter${suffix}`;
   if (SHORT_TITLES[stat]) return `${capital(noun)} ${SHORT_TITLES[stat]}${suffix}`;
   return `${statTitle(stat)} of ${/^(units|optimizer)/.test(noun) ? "" : "the "}${noun}${suffix}`;
+}
+
+/** The title of a number of the whole run, such as watch/run/grad_norm: "Gradient norm"; null if there is none. */
+export function runTitle(tag) {
+  const [, name] = /(?:^|\/)run\/([^/]*)$/.exec(tag) ?? [];
+  return RUN_TITLES[name] ?? null;
 }
 
 /** A tag in small letters beside a title. */

@@ -34,9 +34,12 @@ export function drawUsual(chart, { low, high, typical }, isLog) {
   pen.restore();
 }
 
+// A bound as the cards of the overview write it: 0.0001, and not 1.00e-4.
+const rangeText = (bound) => (bound >= 1e-6 && bound < 1e-3 ? String(Number(bound.toPrecision(3))) : short(bound));
+
 /** The legend of a usual range. */
 export function usualLegend({ low, high, typical, source }) {
   const line = typical === null ? [] : [h("i", { class: "usual-line" }), `usually about ${short(typical)}, `];
   const from = question("Where is the usual range from?", () => [h("p", { class: "source" }, `Where the usual range is from: ${source}.`)]);
-  return h("p", { class: "fact usual" }, ...line, h("i", { class: "usual-band" }), `usual range ${short(low)} to ${short(high)} `, from);
+  return h("p", { class: "fact usual" }, ...line, h("i", { class: "usual-band" }), `usual range ${rangeText(low)} to ${rangeText(high)} `, from);
 }
