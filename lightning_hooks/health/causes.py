@@ -105,11 +105,9 @@ def _cause_of(
         "the loss" if decisive[0].tensor == "loss" or decisive[0].rule.startswith("Loss") else "the run"
     )
     first = min(finding.first_step for finding in decisive)
-    agree = ": several findings agree" if len({finding.rule for finding in taken}) > 1 else ""
-    sure = {"certain": "", "likely": f" This is likely{agree}.", "possible": " This is one possibility."}
     return Cause(
         rule.name,
-        rule.message.replace("{where}", where).replace("{step}", str(first)) + shown.detail + sure[confidence],
+        rule.message.replace("{where}", where).replace("{step}", str(first)) + shown.detail,
         tuple(dict.fromkeys(finding.fingerprint for finding in taken)),
         fitting(rule.next_steps, evidence),
         confidence,

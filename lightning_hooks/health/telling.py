@@ -11,7 +11,14 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.markdown import markdown_of
 from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.text import Block, block_of_cause, block_of_finding, block_of_rise, block_of_withdrawal
+from lightning_hooks.health.text import (
+    Block,
+    block_of_cause,
+    block_of_finding,
+    block_of_return,
+    block_of_rise,
+    block_of_withdrawal,
+)
 
 CAUSE_AFTER: Final = 40
 """Steps after the beginning of its findings at which a cause that is not certain is shown."""
@@ -60,6 +67,8 @@ class Teller:
         self._told: set[int] = set()
         self._severities: dict[str, Severity] = {}  # with which each cause was shown last
         self._told_alone: set[int] = set()
+        self._withdrawn: set[str] = set()  # causes that were taken back, and not told again
+        self._returned: set[str] = set()  # causes that were told again: what comes and goes is not told a third time
         self._replaced: dict[str, list[str]] = {}  # by the name of a cause, the told causes of its findings before
         self._waiting: dict[str, int] = {}  # the step at which each cause is shown
         self._broken: set[str] = set()
@@ -107,6 +116,10 @@ class Teller:
                 self._told.update(cause.numbers)
                 if is_worse:
                     self._use("the terminal", self._outlet.tell, block_of_rise(cause, str(told_as), explained))
+                elif cause.name in self._withdrawn:
+                    self._returned.add(cause.name)
+                    self._use("the terminal", self._outlet.tell, block_of_return(cause.name))
+                self._withdrawn.discard(cause.name)
                 if is_new or is_worse:
                     self._severities[cause.name] = cause.severity
                 if is_new:
@@ -124,7 +137,9 @@ class Teller:
             successor = next((each for each in self._diagnosis.causes if not set(each.numbers).isdisjoint(cause.numbers)), None)
             if successor is None or self._is_told(successor) or self._is_told_by_checks(successor):
                 for name in names:
-                    self._use("the terminal", self._outlet.tell, block_of_withdrawal(name))
+                    if name not in self._returned:
+                        self._withdrawn.add(name)
+                        self._use("the terminal", self._outlet.tell, block_of_withdrawal(name))
             elif names:
                 self._replaced.setdefault(successor.name, []).extend(names)
 
@@ -181,6 +196,8 @@ class Teller:
             "told_causes": [[name, number] for name, number in sorted(self._told_causes)],
             "told": sorted(self._told),
             "told_alone": sorted(self._told_alone),
+            "withdrawn": sorted(self._withdrawn),
+            "returned": sorted(self._returned),
             "replaced": {name: list(before) for name, before in self._replaced.items()},
             "waiting": dict(self._waiting),
             "severities": {name: str(severity) for name, severity in self._severities.items()},
@@ -197,6 +214,7 @@ class Teller:
         replaced = {str(name): [*map(str, before)] for name, before in dict(state["replaced"]).items()}
         waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
         severities = {str(name): Severity(each) for name, each in dict(state.get("severities", {})).items()}
-        self._severities = severities
+        withdrawn, returned = ({*map(str, state.get(key, ()))} for key in ("withdrawn", "returned"))
+        self._severities, self._withdrawn, self._returned = severities, withdrawn, returned
         self._told_causes, self._told, self._waiting = told_causes, told, waiting
         self._told_alone, self._replaced = told_alone, replaced

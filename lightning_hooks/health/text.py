@@ -64,7 +64,7 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[s
     """
     by_number = {finding.number: finding for finding in findings}
     explained = [by_number[number] for number in cause.numbers if number in by_number]
-    reasons = [_reason(finding) for finding in explained]
+    reasons = [_reason(finding, cause.message) for finding in explained]
     # A finding on the loss may quote as its harm what it says itself.
     told = {each.text for finding in explained for each in finding.evidence[:1]}
     harms = tuple(dict.fromkeys(each.harm for each in explained if each.harm and each.harm not in told))[:1]
@@ -96,7 +96,14 @@ def block_of_rise(cause: Cause, before: str, findings: Iterable[Finding]) -> Blo
     """
     worst = [finding for finding in findings if finding.severity == cause.severity]
     verdict = f"{cause.name}, told before as {before}, is {cause.severity} by now."
-    return Block(cause.severity, verdict, tuple(map(_reason, worst[:1])), (), cause=cause.name, numbers=cause.numbers)
+    return Block(
+        cause.severity,
+        verdict,
+        tuple(_reason(finding, verdict) for finding in worst[:1]),
+        (),
+        cause=cause.name,
+        numbers=cause.numbers,
+    )
 
 
 def block_of_withdrawal(name: str) -> Block:
@@ -104,10 +111,16 @@ def block_of_withdrawal(name: str) -> Block:
     return Block(Severity.INFO, f"{name}, told before, holds no longer.", (), (), cause=name)
 
 
+def block_of_return(name: str) -> Block:
+    """The block that says that a cause holds again after it has been taken back."""
+    return Block(Severity.INFO, f"{name}, told before, holds again.", (), (), cause=name)
+
+
 def block_of_finding(finding: Finding) -> Block:
     """The block of a finding that stands alone."""
     verdict = f"{finding.rule}, since step {finding.first_step}. {finding.message}"
-    quoted = [f"{user_name(each.row)}, " * bool(each.row) + f"step {each.step}: {each.text}" for each in finding.evidence]
+    said = [each for each in finding.evidence if not (len(finding.rows) < 2 and _is_said(each.text, finding.message))]
+    quoted = [f"{user_name(each.row)}, " * bool(each.row) + f"step {each.step}: {each.text}" for each in said]
     # The two parts of a weight behind a weight norm say the same.
     why = tuple(dict.fromkeys(quoted))[:3]
     source = (f"threshold: {finding.source}",) if finding.source else ()
@@ -129,10 +142,16 @@ def _end(finding: Finding) -> str:
     return "" if finding.is_over is None else f" Over since step {finding.is_over}."
 
 
-def _reason(finding: Finding) -> str:
+def _is_said(text: str, message: str) -> bool:
+    """Whether a message has said what a measurement says."""
+    return text.casefold() in message.casefold()
+
+
+def _reason(finding: Finding, message: str) -> str:
+    """A finding under a cause, without what the `message` of the cause has said."""
     where = shown_rows(finding.rows)
     place = f" in {where}" if where else ""
-    text = f": {finding.evidence[0].text}" if finding.evidence else ""
+    text = f": {finding.evidence[0].text}" if finding.evidence and not _is_said(finding.evidence[0].text, message) else ""
     return f"{finding.rule}{place}, since step {finding.first_step}{text}{'' if finding.is_over is None else ' (over)'}"
 
 

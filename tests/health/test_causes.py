@@ -433,7 +433,7 @@ def test_a_first_loss_far_above_chance_is_that_of_a_tied_head_if_its_weight_begi
     assert (cause.name, cause.confidence) == ("InitializationTooLarge", "likely")
     assert cause.message == (
         "The head has the weight of an embedding, which begins too large for a head: head. embed.weight began with a root mean "
-        "square of 1, so that 64 inputs of 1 make outputs of 8. This is likely."
+        "square of 1, so that 64 inputs of 1 make outputs of 8."
     )
     assert not explain(findings_of("InitialLoss", rows=("head",)), tied_head(0.1))
     assert not explain(findings_of("InitialLoss", rows=("head",)), at_chance())
@@ -569,9 +569,8 @@ def test_eight_symptoms_of_one_learning_rate_are_one_cause():
     rules = ("UpdateTooLarge", "LossSpike", "LossDiverged", "ExplodingGradient", "DeadUnits", "WeightGrowth", "NonFinite")
     (cause,) = explain(findings_of(*rules, first=30), Evidence())
     assert cause.name == "LearningRateTooHigh" and cause.confidence == "likely" and cause.first_step == 30
-    assert cause.message.endswith("This is likely: several findings agree.")
     (alone,) = explain([finding("NoGradient")], Evidence())
-    assert alone.name == "GradientCut" and alone.message.endswith("between it and the loss. This is likely.")
+    assert alone.name == "GradientCut" and alone.message.endswith("between it and the loss.")
 
 
 def test_missing_gradients_are_no_matter_of_weights_that_start_at_zero():
@@ -752,6 +751,6 @@ def test_a_wrong_line_is_an_error():
 def test_betas_that_may_be_meant_explain_nothing_and_others_are_named_with_their_numbers():
     findings = findings_of("BetasSwapped", "LossDiverged", rows=("",))
     (cause,) = explain(findings, sighted("betas-swapped"))
-    assert cause.name == "BetasSwapped" and "squared gradients. It is seen. This is likely" in cause.message
+    assert cause.name == "BetasSwapped" and cause.message.endswith("squared gradients. It is seen.")
     causes = explain(findings, sighted("betas-swapped", is_fact=False))
     assert [each.name for each in causes] == ["LearningRateTooHigh"]

@@ -24,7 +24,7 @@ def test_a_cause_is_told_once_while_it_grows_and_again_where_it_comes_back_elsew
     reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
     consume(reporter, two_rows(a, b))
     (block,) = outlet.blocks
-    assert block.startswith("WARNING: Hot (possible). a is hot since 5. This is one possibility.")
+    assert block.startswith("WARNING: Hot (possible). a is hot since 5.")
     b = [1.0] * 400 + [20.0] * 60
     reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
     consume(reporter, two_rows(a, b))
@@ -96,7 +96,7 @@ def test_a_cause_says_which_messages_it_takes_the_place_of(tmp_path):
     reporter, outlet, _ = started(tmp_path, Huge(), Cold(), causes=(*BOTH, *HOT))
     consume(reporter, of_both(grad, output))
     assert [block.splitlines()[0] for block in outlet.blocks] == [
-        "WARNING: Hot (possible). a is hot since 0. This is one possibility.",
+        "WARNING: Hot (possible). a is hot since 0.",
         "WARNING: Both (certain). Both. This takes the place of Hot.",
     ]
     (cause,) = reporter.diagnosis.causes
@@ -125,6 +125,20 @@ def test_a_cause_that_holds_no_longer_is_taken_back_also_after_a_resume(tmp_path
     assert [block.splitlines()[0] for block in outlet.blocks + later.blocks] == [
         "WARNING: Hot (certain). Hot.",
         "INFO: Hot, told before, holds no longer.",
+    ]
+
+
+def test_a_cause_that_comes_and_goes_is_taken_back_once_and_told_again_once(tmp_path):
+    hot = (CauseRule(name="Hot", message="Hot.", required=("Huge",), confidence="certain", while_standing=True),)
+    made = of_both(([20.0] * 30 + [1.0] * 30) * 3 + [20.0] * 30, [1.0] * 210)
+    reporter, outlet, _ = started(tmp_path, Huge(), causes=hot)
+    consume(reporter, made[:70])
+    resumed, later, _ = started(tmp_path, Huge(), causes=hot, state=reporter.state_dict())
+    consume(resumed, made[70:])
+    assert [block.splitlines()[0] for block in outlet.blocks + later.blocks] == [
+        "WARNING: Hot (certain). Hot.",
+        "INFO: Hot, told before, holds no longer.",
+        "INFO: Hot, told before, holds again.",
     ]
 
 

@@ -1,7 +1,9 @@
 """Findings and causes in words: one block for each cause, with its findings as reasons."""
 
 import builtins
+from dataclasses import replace
 
+from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.causes import explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Finding, problems_of
@@ -13,9 +15,8 @@ from tests.health.test_causes import finding, findings_of
 def test_a_cause_is_one_block_with_a_reason_for_each_finding():
     findings = findings_of("UpdateTooLarge", "LossDiverged", first=30)
     text = as_text(blocks_of(explain(findings, Evidence()), findings))
-    assert text.splitlines()[:4] == [
-        "WARNING: LearningRateTooHigh (likely). The steps are too large for this model, since step 30: fc first. This",
-        "  is likely: several findings agree.",
+    assert text.splitlines()[:3] == [
+        "WARNING: LearningRateTooHigh (likely). The steps are too large for this model, since step 30: fc first.",
         "  Why   UpdateTooLarge in fc, since step 30: numbers",
         "        LossDiverged in fc, since step 30: numbers",
     ]
@@ -95,3 +96,13 @@ def test_rich_text_has_the_same_words_and_is_optional(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_rich)
     assert as_rich(block) is None
+
+
+def test_what_the_verdict_has_said_is_not_said_again_as_its_reason():
+    evidence = Evidence()
+    (lost,) = findings_of("LossDiverged", first=30)
+    rule = CauseRule(name="Hot", message="Hot: numbers.", required=("LossDiverged",), confidence="certain")
+    text = as_text(blocks_of(explain([lost], evidence, (rule,)), [lost]))
+    assert "Why   LossDiverged in fc, since step 30\n" in f"{text}\n"
+    alone = replace(lost, message="fc: numbers.", next_steps=("Clip.",))
+    assert as_text([block_of_finding(alone)]).splitlines()[1].startswith("  Next")

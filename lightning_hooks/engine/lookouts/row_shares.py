@@ -98,8 +98,8 @@ class Rows:
             return ""
         half = int(np.searchsorted(np.cumsum(squares) / squares.sum(), HALF)) + 1
         return (
-            f"no few rows of {self._batch} hold the gradient at {self._where}: half of its square is spread over {half} of "
-            f"{len(norms)} rows"
+            f"the gradient at {self._where} is spread over {self._batch}: {half} of its {len(norms)} rows hold half of the "
+            "squared gradient"
         )
 
     def _not_finite(self, rows: list[int], count: int) -> str:

@@ -63,7 +63,7 @@ def test_two_samples_with_wrong_labels_are_named():
 
 def test_a_batch_that_differs_as_a_whole_is_spread():
     assert said(lambda x, y: y.add_(30.0))["LossSpike"].message.endswith(
-        ". No few rows of the batch of step 117 hold the gradient at 2: half of its square is spread over 32 of 64 rows."
+        ". The gradient at 2 is spread over the batch of step 117: 32 of its 64 rows hold half of the squared gradient."
     )
 
 
