@@ -46,7 +46,7 @@ class Picture:
 
 _HIGH: Final = "rate_too_high"
 PICTURES: Final = (
-    Picture("sick", ("forgotten",), "view=overview", 575),
+    Picture("sick", ("forgotten",), "view=overview", 560),
     Picture("page-overview", (_HIGH,), "view=overview", 760),
     Picture("page-map", (_HIGH,), "view=map&tensor=grad&stat=norm", 530),
     Picture("page-against", (_HIGH, "healthy"), "view=map&tensor=update&stat=ratio&map=reference", 560),

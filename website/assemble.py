@@ -22,7 +22,7 @@ from lightning_hooks.explained.pages import KINDS
 from lightning_hooks.health.rule import FAMILIES
 
 ROOT: Final = Path(__file__).parent.parent
-EVIDENCE: Final = ("health", "trainings", "reports", "support", "versions", "wheels", "clients")
+EVIDENCE: Final = ("health", "trainings", "common_faults", "reports", "support", "versions", "wheels", "clients")
 """The pages of docs/ that say what was measured or run, which stand apart from guides."""
 GUIDES: Final = (
     "dashboard",
@@ -61,7 +61,8 @@ _SPECIAL: Final = re.compile(r"([\\*_\[\]<>{}$|])")
 def assemble(folder: Path) -> None:
     """Write the source of the site into a folder, which is emptied before."""
     shutil.rmtree(folder, ignore_errors=True)
-    guides = _guides()
+    recipes = _recipes()
+    trees = (_guides(recipes), 1, "Guides"), (recipes, 1, "Cookbook")
     texts = [ROOT / each for each in (*_PROJECT, *_MEASURED)] + _documents()
     texts += sorted(each for each in (ROOT / "website").glob("*.md") if each.stem != "index")
     for path in dict.fromkeys(texts):
@@ -72,10 +73,7 @@ def assemble(folder: Path) -> None:
             _copy(path, folder)
     # The start page lies at the top of the site, and in the repository beside the other pages of the site.
     _write(folder / "index.md", (ROOT / "website/index.md").read_text(encoding="utf-8").replace("../", ""))
-    _write(
-        folder / "guides.md",
-        _index("Guides", _OF_GUIDES, guides),
-    )
+    _write(folder / "guides.md", f"# Guides\n\n{_OF_GUIDES}\n\n" + "\n".join(_toctree(*each) for each in trees))
     evidence = [f"docs/{name}" for name in EVIDENCE] + [each.removesuffix(".md") for each in _MEASURED]
     _write(folder / "evidence.md", _index("Evidence", _OF_EVIDENCE, evidence))
     project = [each.removesuffix(".md") for each in _PROJECT]
@@ -84,13 +82,19 @@ def assemble(folder: Path) -> None:
     _write_reference(folder / "api")
 
 
-def _guides() -> list[str]:
-    """The guides, those in subfolders of docs/ first: they are recipes."""
+def _recipes() -> list[str]:
+    """The cookbook and its recipes, in the order of the cookbook."""
+    cookbook = ROOT / "docs/cookbook/index.md"
+    names = re.findall(r"\((\w+)\.md\)", cookbook.read_text(encoding="utf-8"))
+    return [f"docs/cookbook/{name}" for name in ("index", *names)]
+
+
+def _guides(recipes: Sequence[str]) -> list[str]:
+    """The guides: all pages that are neither evidence nor a recipe."""
     found = [each.relative_to(ROOT).with_suffix("").as_posix() for each in _documents()]
-    left = {*found} - {f"docs/{name}" for name in (*EVIDENCE, "internals")}
+    left = {*found} - {f"docs/{name}" for name in (*EVIDENCE, "internals")} - {*recipes}
     ordered = [f"docs/{name}" for name in GUIDES if f"docs/{name}" in left]
-    recipes = [each for each in found if each in left and each.count("/") > 1]
-    return [*recipes, *ordered, *(each for each in found if each in left and each not in (*recipes, *ordered))]
+    return [*ordered, *(each for each in found if each in left and each not in ordered)]
 
 
 def _documents() -> list[Path]:
@@ -142,7 +146,7 @@ def _index(title: str, text: str, names: Iterable[str]) -> str:
     return f"# {title}\n\n{text}\n\n{_toctree(names, depth=1)}"
 
 
-def _toctree(names: Iterable[str], *, depth: int = 0, caption: str = "") -> str:
+def _toctree(names: Iterable[str], depth: int = 0, caption: str = "") -> str:
     options = [f":maxdepth: {depth}"] if depth else [":hidden:"]
     options += [f":caption: {caption}"] if caption else []
     return "\n".join(["```{toctree}", *options, "", *names, "```", ""])

@@ -17,8 +17,10 @@ from lightning_hooks.health.text import Block, blocks_of, wrapped
 
 _LINES: Final = 40
 """The height of a screen that is not known."""
+_ALL: Final = 1000
+"""More rules than there are."""
 _MOST_RULES: Final = 3
-"""The most rules that a list names where the screen is too small for all."""
+"""The most rules that a list names where the screen is too small for all, and of the silent ones wherever not all is asked for."""
 _MOST_REASONS: Final = 3
 """The most reasons of the worst finding that are shown where the screen is too small for all."""
 _INDENT: Final = " " * 12
@@ -53,12 +55,12 @@ def screen(checkup: Checkup, *, is_whole: bool = False) -> list[str]:
     width = width_for(sys.stdout)
     head = line_for(verdict_of(checkup), sys.stdout).splitlines()
     blocks = blocks_of(checkup.causes, checkup.findings, least=Severity.INFO)
-    tail = list(_what_ran(checkup, width))
+    tail = list(_what_ran(checkup, width, silent=_ALL if is_whole else _MOST_RULES))
     if is_whole:
         return [*head, *_shown(blocks), *tail]
     height = shutil.get_terminal_size((width, _LINES)).lines - 1 if is_terminal(sys.stdout) else _LINES
     if len(head) + _height(blocks, width) + len(tail) > height:
-        tail = list(_what_ran(checkup, width, most=_MOST_RULES))
+        tail = list(_what_ran(checkup, width, most=_MOST_RULES, silent=_MOST_RULES))
     room = height - len(head) - len(tail)
     if _height(blocks, width) <= room:
         return [*head, *_shown(blocks), *tail]
@@ -117,13 +119,14 @@ def _sentence_of(clause: object) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _what_ran(checkup: Checkup, width: int, most: int = 1000) -> Iterator[str]:
+def _what_ran(checkup: Checkup, width: int, *, silent: int, most: int = _ALL) -> Iterator[str]:
     """Which rules looked, and which could not and why.
 
     Args:
         checkup: of the run.
         width: of a line.
-        most: the most rules that are named in each list.
+        silent: the most rules that are named of those that found nothing.
+        most: the most rules that are named in each other list.
     """
     ran = checkup.names("ran")
     if not ran and not checkup.is_recomputed and (checkup.unjudged or not checkup.known.has_ended):
@@ -145,7 +148,7 @@ def _what_ran(checkup: Checkup, width: int, most: int = 1000) -> Iterator[str]:
     }
     for title, names in entries.items():
         if names:
-            yield from wrapped(listed(names, most), f"{title:<12}", _INDENT, width)
+            yield from wrapped(listed(names, silent if names is quiet else most), f"{title:<12}", _INDENT, width)
 
 
 def _by_reason(reasons: Mapping[str, str]) -> list[str]:
