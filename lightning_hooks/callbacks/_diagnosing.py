@@ -33,6 +33,8 @@ from lightning_hooks.codec import decode, encode
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.lookouts import lookouts_of
 from lightning_hooks.engine.lookouts.found_schedules import found_schedules
+from lightning_hooks.engine.lookouts.generators import Begins
+from lightning_hooks.engine.lookouts.resume import ResumeLookout
 from lightning_hooks.engine.lookouts.saved_seam import Seam, seam_of
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
@@ -253,10 +255,15 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         if self._around is None or trainer is None:
             return None
         try:
-            return seam_of(self._around, current_step(trainer))
+            return seam_of(self._around, current_step(trainer), self._begins())
         except Exception as error:
             warnings.warn(f"the state of the optimizers is not compared after a resume: {printable(str(error))}", stacklevel=2)
             return None
+
+    def _begins(self) -> Begins:
+        """What is known of the generators of random numbers at the begin of the training."""
+        alive = (known() for known in self._lookouts_now)
+        return next((each.begins for each in alive if isinstance(each, ResumeLookout)), {})
 
     def _lookouts(self, around: Surroundings) -> list[Lookout]:
         enabled = (rule for rule in self.owner._health_rules if rule.enabled)

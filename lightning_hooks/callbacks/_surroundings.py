@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.callbacks._planned import planned_of
-from lightning_hooks.callbacks._trainer import deferred, has_checkpoint, loaders_of, optimizers_of, overfits, schedules_of
+from lightning_hooks.callbacks._trainer import (
+    batches_of_epoch,
+    deferred,
+    has_checkpoint,
+    loaders_of,
+    optimizers_of,
+    overfits,
+    schedules_of,
+)
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -32,4 +40,5 @@ def surroundings_of(trainer: Trainer, run: LightningRun, saved: Callable[[], Any
         loaders=deferred(trainer, loaders_of, ()),
         overfits=overfits(trainer),
         planned=deferred(trainer, planned_of, ()),
+        batches=deferred(trainer, batches_of_epoch, 0),
     )

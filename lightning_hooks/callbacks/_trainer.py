@@ -119,6 +119,12 @@ def current_step(trainer: Trainer) -> int:
     return trainer.global_step if step is None else step
 
 
+def batches_of_epoch(trainer: Trainer) -> int:
+    """How many batches of an epoch are trained; 0 between two epochs."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    return 0 if progress.is_last_batch else progress.current.ready
+
+
 def last_step(trainer: Trainer) -> int | None:
     """The number of steps, as `current_step` counts them, after which the fit ends; None if there is no such number."""
     by_epochs = None

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 _RANDOM: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -37,3 +46,29 @@ def batches_of(loader: Any) -> int:
         return len(loader)
     except (TypeError, NotImplementedError):
         return 0
+
+
+def begins_anew(loaders: Sequence[Any], trained: int) -> str:
+    """That loaders do not go on within the epoch in which a checkpoint was saved, in words; empty if they may.
+
+    Args:
+        loaders: of the training that goes on.
+        trained: the batches of the epoch that were trained when the checkpoint was saved; 0 between two epochs.
+
+    Example:
+        >>> begins_anew([DataLoader([1, 2, 3], shuffle=True)], 2)
+        '2 batches of an epoch were trained, but the loader begins its order anew'
+    """
+    if not trained or not loaders or any(map(_may_go_on, loaders)):
+        return ""
+    known = "1 batch of an epoch was" if trained == 1 else f"{trained} batches of an epoch were"
+    return f"{known} trained, but the loader begins its order anew"
+
+
+def _may_go_on(loader: Any) -> bool:
+    """Whether a loader may begin within its order: it has a state, or its sampler is not one of PyTorch."""
+    if type(loader) is not DataLoader or is_stream(loader) or hasattr(loader, "load_state_dict"):
+        return True
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    known = (SequentialSampler, *_RANDOM, DistributedSampler)
+    return type(sampler) not in known or hasattr(sampler, "load_state_dict") or type(loader.batch_sampler) is not BatchSampler

@@ -1,13 +1,14 @@
-"""Looks whether a fit that goes on from a checkpoint has all of its state: moments, step counts, schedules, rates."""
+"""Looks whether a fit goes on from a checkpoint with all of its state: moments, step counts, schedules, rates, generators."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.lookouts.generators import Begins, GeneratorState, begins_of, states_of, verdict
+from lightning_hooks.engine.lookouts.loaders import begins_anew
 from lightning_hooks.engine.lookouts.saved_seam import (
     OptimizerState,
     PendingNumbers,
@@ -15,6 +16,7 @@ from lightning_hooks.engine.lookouts.saved_seam import (
     ScheduleState,
     Seam,
     pending_weights,
+    rates_of,
     schedule_state,
     state_of,
 )
@@ -23,6 +25,7 @@ from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.participant import PhaseMemo
 from lightning_hooks.records.facts import Sighting
 from lightning_hooks.stats.kernels import is_capturing
+from lightning_hooks.stats.processes import rank
 
 LOST: Final = "state-lost"
 """The kind of a sighting of a state that is not there, or not the saved one."""
@@ -94,8 +97,20 @@ class ResumeLookout(Lookout):
         self._schedules: list[_Schedule] | None = None
         self._states: dict[int, OptimizerState] = {}  # before the first step, by the number of an optimizer
         self._weights: PendingNumbers | None = None
+        # A checkpoint holds the generators of the first rank. No plain loop saves a checkpoint.
+        self._asks_generators = surroundings.knows_batches and rank() == 0
+        self._begin = self._generators_now()
+        self._generators: tuple[GeneratorState, ...] = ()  # before the first step
         self._lost: dict[str, bool] = {}  # what is lost, in words, and whether that is never right
         self._found: dict[str, Sighting] = {}  # by what is told
+
+    @property
+    def begins(self) -> Begins:
+        """What is known of the generators of random numbers at the begin of the training; empty before the first step."""
+        saved = self._around.saved()
+        if isinstance(saved, Seam):
+            return {each.name: (each.begin, each.first) for each in saved.generators}
+        return {} if self._first else begins_of(self._begin, self._generators)
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
         return "resume" if stage == "train" and self._looked < STEPS else None
@@ -104,6 +119,7 @@ class ResumeLookout(Lookout):
         if not self._looked:
             # A loop that numbers its steps from 1 begins there.
             self._first = step if step > 1 else 0
+            self._generators = self._generators_now()
         self._looked += 1
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
@@ -115,7 +131,7 @@ class ResumeLookout(Lookout):
             if self._around.saved() is not None:
                 self._weights = pending_weights(self._around)
             schedules = [(each, getattr(each, "optimizer", None)) for each in self._around.schedules()]
-            self._schedules = [_Schedule(*each, schedule_state(each[0]), _rates_of(each[0])) for each in schedules]
+            self._schedules = [_Schedule(*each, schedule_state(each[0]), rates_of(each[0])) for each in schedules]
         optimizers = list(self._around.optimizers())
         number = next((i for i, each in enumerate(optimizers) if each is optimizer), None)
         # Only an optimizer that steps at once is one that has stepped before: another may begin later on purpose.
@@ -155,6 +171,9 @@ class ResumeLookout(Lookout):
             self._tell_norms("the weights", self._weights.read()[0], saved.weights, is_fact=False)
         rates = [self._rate(each, known) for each in self._seen.values() if (known := _saved_of(saved, each.number))]
         others = [text for text in rates if text] if isinstance(saved, Seam) and not self._has_advanced(saved) else []
+        if isinstance(saved, Seam) and self._first and self._around.is_resumed():
+            drawn = verdict(begins_of(self._begin, self._generators), self._generators, saved.generators)
+            others += filter(None, (drawn, begins_anew(self._around.loaders(), saved.batches)))
         if self._lost:
             goes_on = f"the fit goes on at step {self._first} " if self._first else ""
             text = "; ".join([goes_on + " and ".join(self._lost), *others])
@@ -218,6 +237,9 @@ class ResumeLookout(Lookout):
         other = [(rate, known) for rate, known in pairs if not _are_near(rate, known, _SAME_RATE)]
         return f"the rate of {self._name(seen.number)} is {other[0][0]:.3g}, where {other[0][1]:.3g} was saved" if other else ""
 
+    def _generators_now(self) -> tuple[GeneratorState, ...]:
+        return states_of(self._around, {}) if self._asks_generators else ()
+
     def _has_advanced(self, saved: Seam) -> bool:
         """Whether a schedule has advanced since the checkpoint: a Trainer saves before it advances a schedule by epochs."""
         return any(now.state.at > known.at for now, known in zip(self._schedules or (), saved.schedules, strict=False))
@@ -269,13 +291,6 @@ def _schedule_of(saved: Any, number: int, kind: str) -> ScheduleState | None:
     """What was saved of a schedule; None if nothing was, or of one of another class."""
     known = saved.schedules[number] if isinstance(saved, Seam) and number < len(saved.schedules) else None
     return known if known is not None and known.type == kind else None
-
-
-def _rates_of(schedule: Any) -> tuple[float, ...]:
-    """The rates that a schedule has set last; NaN for one that is not on the host."""
-    return tuple(
-        float(each) if isinstance(each, (int, float)) else math.nan for each in getattr(schedule, "_last_lr", None) or ()
-    )
 
 
 def _are_near(one: float, other: float, share: float) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from lightning_hooks.engine.lookouts.generators import Begins, GeneratorState, states_of
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.rules.patterns import named_parameters
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
@@ -66,12 +67,16 @@ class Seam:
         optimizers: in the order of the fit.
         schedules: likewise.
         weights: the norm of each parameter of the model.
+        generators: of random numbers.
+        batches: how many batches of an epoch were trained; 0 between two epochs.
     """
 
     step: int
     optimizers: tuple[OptimizerState, ...] = ()
     schedules: tuple[ScheduleState, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
+    generators: tuple[GeneratorState, ...] = ()
+    batches: int = 0
 
 
 class PendingNumbers:
@@ -154,25 +159,34 @@ def state_of(optimizer: Any, parameter: Tensor) -> Mapping[str, Any]:
     return state if isinstance(state, Mapping) else {}
 
 
-def seam_of(around: Surroundings, step: int) -> Seam:
+def seam_of(around: Surroundings, step: int, begins: Begins) -> Seam:
     """The optimizers, schedules and weights of now; waits for devices.
 
     Args:
         around: the code around the model.
         step: the number of the step that comes next.
+        begins: what is known of the generators at the begin of the training.
     """
     names = around.names()
     # Let all devices compute before the first norm is waited for.
     pending = [PendingOptimizer(each, names) for each in around.optimizers() if hasattr(each, "param_groups")]
     weights = pending_weights(around)
     states, schedules = tuple(each.read() for each in pending), tuple(map(schedule_state, around.schedules()))
-    return Seam(step, states, schedules, weights.read()[0])
+    generators = states_of(around, begins, ahead=True)
+    return Seam(step, states, schedules, weights.read()[0], generators, around.batches())
 
 
 def schedule_state(schedule: Any) -> ScheduleState:
     """Where a schedule is; -1 if it counts nothing."""
     at = getattr(schedule, "last_epoch", -1)
     return ScheduleState(type(schedule).__name__, at if isinstance(at, int) else -1)
+
+
+def rates_of(schedule: Any) -> tuple[float, ...]:
+    """The rates that a schedule has set last; NaN for one that is not on the host."""
+    return tuple(
+        float(each) if isinstance(each, (int, float)) else math.nan for each in getattr(schedule, "_last_lr", None) or ()
+    )
 
 
 def _tensors(states: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str | None, Tensor]]:

@@ -27,6 +27,7 @@ class Surroundings:
         loaders: returns the loaders of training, as far as the driver knows them.
         overfits: whether the driver was told to train on a few batches only (`overfit_batches`).
         planned: returns the schedules that the driver advances, with its plan; none by default.
+        batches: returns how many batches of an epoch are trained; 0 between two epochs.
     """
 
     model: Callable[[], nn.Module | None]
@@ -38,6 +39,7 @@ class Surroundings:
     loaders: Callable[[], Sequence[Any]] = tuple
     overfits: bool = False
     planned: Callable[[], Sequence[Planned]] = tuple
+    batches: Callable[[], int] = int
 
     @classmethod
     def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]], **known: Any) -> Surroundings:

@@ -46,7 +46,11 @@ class StateNotRestored(HealthRule):
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedOtherwise(HealthRule):
-    """A fit goes on with another rate or optimizer than was saved, which is often on purpose."""
+    """A fit goes on otherwise than it was saved, which is often on purpose.
+
+    The rate or the optimizer is another one; generators of random numbers begin again or only some of them were restored; the
+    loader begins its order anew within an epoch.
+    """
 
     patience: int = 1
     every_n_steps: int = 5
@@ -55,13 +59,15 @@ class ResumedOtherwise(HealthRule):
     looks_for: ClassVar[tuple[str, ...]] = ("resumed-otherwise",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "If it is not on purpose, search for code that sets the rate, or makes an optimizer, after the state is loaded.",
+        "Seed a process that resumes by its step, or save the states of all generators and load them before the first step.",
     )
     source: ClassVar[str] = "a definition; rates that differ by a thousandth"
     consequence: ClassVar[str] = (
         "The second part of the training does not continue the first one, so that the two cannot be compared as one run."
     )
     false_alarm: ClassVar[str] = (
-        "Changing the rate or the optimizer at a resume is often on purpose, so that the finding is information."
+        "Changing the rate or the optimizer at a resume is often on purpose, and random numbers that come again seldom harm, "
+        "so that the finding is information."
     )
 
 

@@ -207,6 +207,7 @@ class Scheduled(Net):
 
 
 BATCHES = [(torch.randn(4, 6), torch.randn(4, 3)) for _ in range(10)]
+SAMPLES = [(x, y) for xs, ys in BATCHES for x, y in zip(xs, ys, strict=True)]
 
 
 def fitted(folder, module, epochs, rules=RULES, **fit):
@@ -262,6 +263,32 @@ def test_what_a_trainer_does_not_restore_is_told(checkpoints, name, loses, messa
 def test_a_rate_that_is_changed_on_purpose_is_a_note(checkpoints):
     finding = gone_on(checkpoints, "with", Scheduled(rate=5e-3))["ResumedOtherwise"]
     assert (finding.severity, finding.message) == ("info", "The rate of AdamW is 0.005, where 0.00655 was saved.")
+
+
+def test_generators_that_begin_again_and_an_epoch_that_does_are_one_line_of_a_note(tmp_path):
+    found = []
+    for path in (None, tmp_path / "half.ckpt"):
+        torch.manual_seed(0)
+        monitor, module = HealthMonitor(rules=list(RULES)), Scheduled()
+        trainer = trainer_of(
+            tmp_path, StatsMonitor(loggers=[]), monitor, max_epochs=3 if path else -1, max_steps=-1 if path else 14
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer.fit(module, DataLoader(SAMPLES, batch_size=4, shuffle=True), ckpt_path=path)
+        trainer.save_checkpoint(tmp_path / "half.ckpt")
+        found.append([(each.rule, each.severity, each.message) for each in monitor.findings])
+    assert found == [
+        [],
+        [
+            (
+                "ResumedOtherwise",
+                "info",
+                "PyTorch's generator stands where the training once began, so that the same numbers are drawn again; 4 batches "
+                "of an epoch were trained, but the loader begins its order anew.",
+            )
+        ],
+    ]
 
 
 class Scaled(Scheduled):
