@@ -255,20 +255,28 @@ class ResumeLookout(Lookout):
         if at != 0 or steps < _PACE or advanced < steps:
             return
         owner = next((seen for seen in self._seen.values() if seen.optimizer is each.optimizer), None)
-        if owner is not None and (self._first or self._states[owner.number].count >= _UNDER_WAY):
+        if owner is not None:
             self._look_at_restart(owner, each)
 
     def _look_at_restart(self, owner: _Seen, each: _Schedule) -> None:
         """Tell that a schedule begins although the fit or its optimizer goes on.
 
         A second schedule for an optimizer is often made on purpose, and then has set the rate. If the rate is not the one that
-        the schedule has set, the state of the optimizer was loaded after the schedule was made.
+        the schedule has set, the state of the optimizer was loaded after the schedule was made. That also tells of an optimizer
+        with moments and without a step count, as SGD with momentum, that it goes on.
         """
         state, kind = self._states[owner.number], each.state.type
-        text = f"{self._name(owner.number)} goes on at its step {state.count}, but {kind} at its step 0"
+        other = [pair for pair in zip(state.rates, each.rates, strict=False) if not _are_near(*pair, _SAME_RATE)]
+        if not (self._first or state.count >= _UNDER_WAY or (state.count < 0 and state.held and other)):
+            return
+        at = (
+            f"at its step {state.count}"
+            if state.count >= 0
+            else f"with moments of {state.held} of {state.parameters} parameters"
+        )
+        text = f"{self._name(owner.number)} goes on {at}, but {kind} at its step 0"
         if self._first:
             text = f"with {kind} at its step 0"
-        other = [pair for pair in zip(state.rates, each.rates, strict=False) if not _are_near(*pair, _SAME_RATE)]
         if other:
             text += f": the rate is {other[0][0]:.3g}, and the schedule goes on from {other[0][1]:.3g}"
         self._lose(text, is_fact=bool(other) and self._around.is_resumed())

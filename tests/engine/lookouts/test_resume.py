@@ -96,6 +96,26 @@ def test_without_the_number_of_the_first_step_the_moments_that_go_on_tell_of_a_l
     )
 
 
+def with_momentum(parameters, lr):
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+
+def test_an_optimizer_without_step_counts_tells_of_a_lost_schedule_by_its_rate():
+    finding = said(resumed(("weights", "optimizer"), make=with_momentum))["StateNotRestored"]
+    assert (finding.severity, finding.message) == (
+        "warning",
+        f"SGD goes on with moments of 4 of 4 parameters, but CosineAnnealingLR at its step 0{RATE}.",
+    )
+    assert said(resumed(("weights", "optimizer", "schedule"), make=with_momentum)) == {}
+
+
+def test_an_optimizer_that_has_stepped_before_a_schedule_was_made_is_none_that_goes_on():
+    loop = Loop(make=with_momentum, schedule=None)
+    loop.step()
+    loop.schedule = CosineAnnealingLR(loop.optimizer, 100)
+    assert said(loop) == {}
+
+
 def test_a_step_count_that_begins_again_is_told():
     loop = resumed(("weights", "optimizer", "schedule"))
     for state in loop.optimizer.state.values():
