@@ -8,10 +8,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -54,6 +54,8 @@ class EvaluationsLookout(Lookout):
         # dropouts in evaluation mode.
         self._found: WeakKeyDictionary[nn.Module, Line | None] = WeakKeyDictionary()
         self._dropouts: WeakKeyDictionary[nn.Module, Line | None] = WeakKeyDictionary()
+        # The running means of norms that have been called with gradients since the last evaluation, by their ids.
+        self._quiet: dict[int, ref[Tensor]] = {}
         self._looked = 0
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
@@ -89,10 +91,17 @@ class EvaluationsLookout(Lookout):
         moves = args[1] if len(args) > 1 else kwargs.get("running_mean")
         if not training or moves is None or self._looked >= _MOST:
             return
+        trains = torch.is_grad_enabled()
+        known = self._quiet.get(id(moves)) if trains else None
+        # A frame is looked up for each call, which takes long: in training one call after each evaluation is enough.
+        if known is not None and known() is moves:
+            return
         frame = _caller()
         module = None if frame is None else frame.f_locals.get("self")
         if frame is not None and isinstance(module, nn.Module) and module.training:
             self._note(module, frame)
+            if trains:
+                self._quiet[id(moves)] = ref(moves)
 
     def _note(self, module: nn.Module, frame: FrameType) -> None:
         """Note a call of a module in training mode."""
@@ -100,12 +109,14 @@ class EvaluationsLookout(Lookout):
             self._trained[module] = 0
         elif module in self._trained and module not in self._found and not _is_on_purpose(frame):
             self._looked += 1
+            self._quiet.clear()
             self._trained[module] += 1
             if self._trained[module] >= _LEAST:
                 self._found[module] = _line_outside(frame)
 
     def left(self) -> None:
         self._trained.clear()
+        self._quiet.clear()
 
     def sightings(self) -> tuple[Sighting, ...]:
         return tuple(self._seen()) if self._found or self._dropouts else ()
