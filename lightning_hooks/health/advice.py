@@ -49,16 +49,45 @@ def _clips(evidence: Evidence) -> bool:
         return bool((after.values[:, columns[columns >= 0]] < 0.99 * before.values[:, columns >= 0])[-_RECENT:].any())
 
 
+def _largest_decay(evidence: Evidence) -> float:
+    """The largest weight decay of an optimizer at the last step; NaN if it is not known."""
+    optimizers = evidence.facts.optimizers if evidence.facts is not None else ()
+    return max((group.weight_decay or 0.0 for each in optimizers for group in each.groups), default=np.nan)
+
+
+def _has_usual_decay(evidence: Evidence) -> bool:
+    return _largest_decay(evidence) <= _USUAL_DECAY
+
+
+def _has_unusual_decay(evidence: Evidence) -> bool:
+    return _largest_decay(evidence) > _USUAL_DECAY
+
+
+def _has_no_embedding(evidence: Evidence) -> bool:
+    return evidence.structure is not None and all(module.role != "embedding" for module in evidence.structure.modules)
+
+
+def _has_gradients(evidence: Evidence) -> bool:
+    """Whether a gradient is there, be it 0, at the last step."""
+    gradients = evidence.track("grad", "abs_max") if ("grad", "abs_max") in evidence.needs else None
+    return gradients is not None and len(gradients.values) > 0 and bool(np.isfinite(gradients.values[-1]).any())
+
+
 def _has_nothing_recurrent(evidence: Evidence) -> bool:
     structure = evidence.structure
     return structure is not None and all(module.role not in ("recurrent", "other") for module in structure.modules)
 
 
 _RECENT: Final = 50  # steps
+_USUAL_DECAY: Final = 0.1
 _HELD: Final[tuple[tuple[re.Pattern[str], Callable[[Evidence], bool]], ...]] = (
     (re.compile(r"^Put a norm"), _has_norm),
     (re.compile(r"^Use a loss scaler"), _has_scaler),
     (re.compile(r"^Clip the norm of the gradient"), _clips),
     (re.compile(r"^(Recurrent weights|If it is the recurrent weight)"), _has_nothing_recurrent),
+    (re.compile(r"^An embedding, and a head that shares its weight"), _has_no_embedding),
+    (re.compile(r"^Lower weight_decay: "), _has_usual_decay),
+    (re.compile(r"^Where weight_decay is usual"), _has_unusual_decay),
+    (re.compile(r"^If no parameter has a gradient"), _has_gradients),
 )
 """What a step to try asks for, and whether a run has it."""

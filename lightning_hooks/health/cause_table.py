@@ -113,6 +113,8 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         supporting=(*UNSTABLE, *DULL, *STUCK, "InitialLoss"),
         next_steps=(
             "Use the initialisation that belongs to the activation: `kaiming_uniform_` for ReLU, `xavier_uniform_` for tanh.",
+            "Recurrent weights begin with `orthogonal_`, which keeps a state at its size.",
+            "An embedding, and a head that shares its weight, begin with a standard deviation of about 0.02.",
         ),
         alternatives=(
             "Inputs that are not normalised: then the first layer's input is far from standard deviation 1.",

@@ -98,7 +98,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         supporting=(*STUCK, *DULL),
         excluding=("UpdateTooLarge", "LossDiverged"),
         next_steps=(
-            "Use a loss scaler (precision 16-mixed), or train in bfloat16.",
+            "Keep the parameters in float32 and use a loss scaler (precision 16-mixed), or train in bfloat16.",
             "Do not divide the loss by a large number.",
         ),
         alternatives=("A graph that is cut: then the gradient is missing in float32 too.",),
@@ -226,6 +226,8 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         excluding=("LossDiverged",),
         next_steps=(
             "Lower weight_decay: 0.1 and less is usual; `AdamW` and `SGD` take lr · weight_decay of the weights in each step.",
+            "Where weight_decay is usual, the gradient is small: look for a loss that is scaled down, a temperature, or an "
+            "output that hardly depends on the inputs.",
         ),
         alternatives=("A learning rate that is too high: then weight_decay is 0.1 or less.",),
     ),

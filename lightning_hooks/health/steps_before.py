@@ -31,6 +31,9 @@ SMALL: Final = 1e-4
 """The share of a weight below which cs231n and TheDeepChecker call a step small."""
 USUAL: Final = 1e-3
 """The share of a weight that a step usually changes."""
+_SMALLEST_RATE: Final = 1e-6
+_LARGEST_RATE: Final = 10.0
+"""Learning rates that are in use: fine-tuning begins at 1e-6, and large batches with LARS end at some units."""
 _MOST_STEPS: Final = 0.9
 """The share of steps from which on weights are moved at most steps."""
 _FELL: Final = 10.0
@@ -87,12 +90,8 @@ def _sizes(evidence: Evidence, shares: Array, begin: int) -> str:
     step, share = large[0].tolist() if len(large) else (begin, 0.0)
     rate = max(rates_of(evidence.facts_at(int(step))), default=0.0)
     if len(large):
-        of_rate = f" than {rate:.3g}" if rate > 0 else ""
         size = f"{percent(share)} of it" if share < _MULTIPLE else f"{share:.2g} times its size"
-        return (
-            f" Step {int(step)} changed the median weight by {size}; about {percent(USUAL)} is usual, for "
-            f"which the rate must be {_times(share / USUAL)} times smaller{of_rate}."
-        )
+        return f" Step {int(step)} changed the median weight by {size}; {_usual(USUAL / share, rate)}."
     return f" The learning rate is {rate:.3g}." if rate > 0 else ""
 
 
@@ -277,11 +276,7 @@ def slowness(evidence: Evidence, begin: int) -> str:
     share, rate = float(np.nanmedian(since)), max(rates_of(evidence.facts_at(begin)), default=0.0)
     if not 0 < share < USUAL:
         return ""
-    than = f" than {rate:.3g}" if rate > 0 else ""
-    return (
-        f" The median step changes the median weight by {percent(share)} of it; about {percent(USUAL)} is usual, for which the "
-        f"rate must be {_times(USUAL / share)} times larger{than}."
-    )
+    return f" The median step changes the median weight by {percent(share)} of it; {_usual(USUAL / share, rate)}."
 
 
 def has_small_steps(evidence: Evidence, begin: int) -> bool:
@@ -295,9 +290,21 @@ def has_small_steps(evidence: Evidence, begin: int) -> bool:
     return len(shares) > 0 and bool(np.median(shares) < SMALL)
 
 
-def _times(factor: float) -> str:
-    """A factor with two digits, written out up to a million."""
-    return f"{factor:.2g}" if factor < 100 or factor >= 1e6 else f"{float(f'{factor:.2g}'):.0f}"
+def _usual(factor: float, rate: float) -> str:
+    """The share that is usual, and what it would take.
+
+    Args:
+        factor: by which the step must be multiplied.
+        rate: the learning rate; 0 if it is not known.
+    """
+    times, word = (factor, "larger") if factor > 1 else (1 / factor, "smaller")
+    digits = f"{times:.2g}" if times < 100 or times >= 1e6 else f"{float(f'{times:.2g}'):.0f}"
+    of_rate = f" than {rate:.3g}" if rate > 0 else ""
+    text = f"about {percent(USUAL)} is usual, for which the rate must be {digits} times {word}{of_rate}"
+    if rate > 0 and not _SMALLEST_RATE <= factor * rate <= _LARGEST_RATE:
+        extreme = "small" if factor < 1 else "large"
+        text += f". No usual rate is so {extreme}: look at the size of the loss, of its gradient and of the weights too"
+    return text
 
 
 def track_of(evidence: Evidence, tensor: str, stat: str) -> Track | None:

@@ -14,6 +14,8 @@ HEALTHY: Final = "Healthy"
 """The verdict on a run in which nothing was found and whose loss shows that it has learned."""
 NOTHING_FOUND: Final = "No problem found"
 """The verdict on another run in which nothing was found."""
+NOTHING_LEFT: Final = "No problem lasts"
+"""What the sentence on a run says in place of `NOTHING_FOUND` if all that was found is over."""
 NOT_HEALTHY: Final = "Not healthy"
 FURTHER: Final = "`check` looks further"
 
@@ -83,9 +85,10 @@ def line_of(
 ) -> str:
     """One sentence on a run, of at most 100 characters unless names are long."""
     notes = sum(finding.severity is Severity.INFO for finding in findings)
-    what = f"{verdict} in {counted(steps, 'step')}"
     standing = problems_of([finding for finding in findings if stands(finding)], causes)
     over = [name for name in problems_of(findings, causes) if name not in standing]
+    is_open = verdict == NOTHING_FOUND
+    what = f"{NOTHING_LEFT if is_open and over else verdict} in {counted(steps, 'step')}"
     if standing:
         what += f": {listed(standing, 2)}"
     beside = [
@@ -95,6 +98,5 @@ def line_of(
     ]
     if any(beside):
         what += f" ({', '.join(filter(None, beside))})"
-    is_open = verdict == NOTHING_FOUND
     clauses = [course.text if is_open else "", f"over: {listed(over, 2)}" if over else "", FURTHER if is_open else ""]
     return printable("; ".join([what, *filter(None, clauses)]) + ".")

@@ -725,6 +725,14 @@ def test_steps_that_are_too_small_are_told_with_their_size():
     assert "the rate must be 1000 times larger." in cause.message
 
 
+@pytest.mark.parametrize(("rate", "is_told"), [(0.05, True), (0.002, False)])
+def test_a_rate_that_nobody_uses_is_not_all_of_the_advice(rate, is_told):
+    facts = StepFacts((OptimizerFacts("SGD", (GroupFacts(rate, 0.0, ("a", "b")),)),))
+    steps = many_steps([1e-6] * 20, structure=two_weights(), facts=facts)
+    (cause,) = explain([finding("UpdateTooSmall", first=0)], steps)
+    assert ("No usual rate is so large: look at the size of the loss" in cause.message) is is_told
+
+
 def test_a_no_is_asked_again_while_the_steps_before_are_known():
     asked, answers = [], iter([False, True])
 

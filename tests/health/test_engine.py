@@ -300,7 +300,7 @@ def test_information_does_not_make_a_run_unhealthy():
     ("last", "line"),
     [
         (20.0, "Not healthy in 16 steps: Hot."),
-        (1.0, "No problem found in 16 steps; over: Hot; `check` looks further."),
+        (1.0, "No problem lasts in 16 steps; over: Hot; `check` looks further."),
     ],
 )
 def test_a_problem_that_is_over_does_not_make_a_run_unhealthy_and_is_named(last, line):

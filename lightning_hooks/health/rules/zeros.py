@@ -67,6 +67,8 @@ class ZeroGradients(HealthRule):
         "If no parameter has a gradient, search for `zero_grad()` between `backward()` and `step()`.",
         "If gradients are 0, look at what stands before the loss: a ReLU at the output, a limit that every output exceeds, "
         "targets that are all ignored, `zero_infinity`.",
+        "If the loss is 0 too, print the prediction, the target and the mask of one batch: a factor or a mask of 0, or a "
+        "prediction that is compared with itself.",
     )
     source: ClassVar[str] = "a definition; at ten updates, because branches that start at zero and single batches may have none"
     consequence: ClassVar[str] = "No update changes the model, so that the rest of the training is lost time."
