@@ -150,6 +150,12 @@ class LossDiverged(HealthRule):
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
+        if start is not None and len(values) and judged >= len(values) and evidence.standing:
+            # A loss that is not finite any more has not come back.
+            last_known, begin = float(values[-1]), float(start[0])
+            text = f"no loss has been finite since it was {last_known:.4g}, and it began at {begin:.4g}"
+            yield Symptom("", tensor="", step=evidence.step, measured=last_known, threshold=self.most * begin, text=text)
+            return
         # Only the first looks have too few losses, so that the others need not read the updates.
         last = self.soon if len(values) < self.last + self.first and largest_steps(evidence) > 1 else self.last
         if start is None or len(values) < last + self.first or judged >= len(values):

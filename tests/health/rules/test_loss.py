@@ -253,6 +253,13 @@ def test_a_loss_that_grows_from_its_first_step_on_has_diverged():
     assert finding.first_step < 12 and finding.severity == "critical"
 
 
+@pytest.mark.parametrize("end", [np.full(30, np.inf), np.full(30, np.nan), np.tile([1.0], 30)], ids=["infinite", "NaN", "back"])
+def test_a_loss_that_is_not_finite_any_more_has_not_come_back(end):
+    (finding,) = found(LossDiverged(), np.concatenate([10 * 1.5 ** np.arange(40), end]))
+    assert (finding.is_over is None) is not np.isfinite(end[0])
+
+
+
 def test_a_divergence_of_steps_that_exceed_the_weights_is_told_within_ten_steps():
     tensors = {("param", "a.weight"): of_rms(1.0), ("update", "a.weight"): of_rms(1.7)}
     views = run(structure_of({"a": "Linear"}), tensors, steps=10, loss=lambda step: 10 * 3.0**step)
