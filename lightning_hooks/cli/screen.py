@@ -20,7 +20,7 @@ _LINES: Final = 40
 _ALL: Final = 1000
 """More rules than there are."""
 _MOST_RULES: Final = 3
-"""The most rules that a list names where the screen is too small for all, and of the silent ones wherever not all is asked for."""
+"""The most rules that a list names where the screen is too small for all; of the silent rules, unless all is asked for."""
 _MOST_REASONS: Final = 3
 """The most reasons of the worst finding that are shown where the screen is too small for all."""
 _INDENT: Final = " " * 12
