@@ -165,7 +165,7 @@ def test_the_keyboard_alone_finds_a_row(browser, url):
 def test_the_row_view_opens_on_what_is_worst(browser, url):
     with opened(browser, f"{url}#run=sick&view=row") as page:
         page.wait_for_selector("h2:has-text('Output of net.0')")  # of the worst finding, in its table
-        page.wait_for_selector("text=▼ net.0 is dead (since step 4)")
+        page.wait_for_selector("text=▼ Since step 4: net.0 is dead")
         assert page.get_by_label("Tensor", exact=True).input_value() == "output"
         assert "row=net.0" in page.url  # so the view can be sent as a link
         page.get_by_label("Tensor", exact=True).select_option("grad")

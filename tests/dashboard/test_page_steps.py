@@ -18,6 +18,10 @@ INK_BELOW_BARS = """() => {
   const { data } = canvas.getContext("2d").getImageData(0, foot + 5, canvas.width, canvas.height - foot - 5);
   return data.filter((value, i) => i % 4 === 3 && value > 0).length;
 }"""
+BELOW = """async ([names, step]) => {
+  const { groupsBelow } = await import("./static/stepbars.js");
+  return groupsBelow(names, step).map((each) => each.name);
+}"""
 GROUPS = """async ([names, least]) => {
   const { groupsOf } = await import("./static/stepbars.js");
   return groupsOf(names, least).map((each) => [each.name, each.first, each.last]);
@@ -224,3 +228,10 @@ def test_groups_of_names(browser, tmp_path):
             ["blocks.2", 4, 5],
             ["head", 6, 6],
         ]
+        deep = [f"layers.{i}.{part}.weight" for i in range(16) for part in ("norm", "qkv", "out", "up", "down", "gate")] + [
+            "head"
+        ]
+        layers = [*(f"layers.{i}" for i in range(16)), "head"]
+        # With 9 pixels a bar each layer has room for its name; with 4 too, because one group of all layers tells nothing.
+        assert page.evaluate(BELOW, [deep, 9]) == layers and page.evaluate(BELOW, [deep, 4]) == layers
+        assert page.evaluate(BELOW, [["a.b", "a.c"], 30]) == ["a.b", "a.c"]

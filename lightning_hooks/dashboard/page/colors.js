@@ -86,15 +86,17 @@ export function makeScale(kind, low, high, leastPositive, signed) {
   }[kind];
   const [a, b] = [forward(low), forward(high)];
   const span = b > a ? b - a : 1;
-  const fraction = (x) => Math.min(Math.max((forward(x) - a) / span, 0), 1);
   return {
     kind,
     low,
     high,
     /** The place of a number on the colour bar, from 0 to 1. */
-    fraction,
+    fraction: (x) => Math.min(Math.max((forward(x) - a) / span, 0), 1),
     /** The index of the colour of a number, from 0 to 255. */
-    index: (x) => Math.round(255 * fraction(x)),
+    index: (x) => {
+      const at = ((forward(x) - a) / span) * 255;
+      return at <= 0 ? 0 : at >= 255 ? 255 : Math.round(at);
+    },
     /** The number at a fraction, from 0 to 1, of the colour bar. */
     at: (fraction) => backward(a + span * fraction),
   };

@@ -76,7 +76,7 @@ export class RowView {
     const open = () => this.app.state.set({ view: "record", record });
     const said = marked(this.app.meta).filter((finding) => finding.verdict === text);
     const sentence = withNames(text, said, (part) => [part]);
-    return h("p", { class: "note" }, `${glyphOf(mark)} `, ...sentence, ` (${record ? "in" : "since"} ${stepsText([step, step])}) `, record ? h("button", { class: "link", onclick: open }, "Show the calls before it") : null);
+    return h("p", { class: "note" }, `${glyphOf(mark)} ${record ? "In" : "Since"} ${stepsText([step, step])}: `, ...sentence, " ", record ? h("button", { class: "link", onclick: open }, "Show the calls before it") : null);
   }
 
   /** Replace the content. If a button with the same role had the focus before, such as the one to the next row, it has it again. */

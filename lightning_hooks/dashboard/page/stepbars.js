@@ -12,9 +12,8 @@ const NAME_LINE = 14; // pixels, the height of a line of names
 const LEAST_PLOT = 160; // pixels from the top of the canvas to the foot of the bars
 const LONGEST = 150; // pixels of a name that is written upwards
 const BAR_FONT = "11px system-ui, sans-serif";
-const ROOMY_GROUP = 48; // pixels, on average, of groups of bars that all have room for a name
-const LEAST_GROUP = 5; // the least pixels, on average, of groups of which some are named
-const FEW_GROUPS = 4; // with fewer roomy groups, smaller ones tell more
+const GROUP_WIDTHS = [48, 24, 12, 5]; // the least pixels, on average, of the groups of bars that share a name; the first that tells enough
+const LARGEST_GROUP = 0.25; // the share of all bars above which a group tells too little
 const LEAST_NAME = 22; // pixels of a group in which a shortened name is written
 const NAME_GAP = 10; // pixels between names that are longer than their groups
 const ZERO_HEIGHT = 6; // pixels of a bar whose value is exactly 0
@@ -152,8 +151,7 @@ function namesBelow(pen, bars, step) {
     return { height: room + 10, draw };
   }
   const names = bars.map((bar) => bar.name);
-  const roomy = groupsOf(names, Math.ceil(ROOMY_GROUP / step));
-  const groups = roomy.length < FEW_GROUPS ? groupsOf(names, Math.ceil(LEAST_GROUP / step)) : roomy;
+  const groups = groupsBelow(names, step);
   const draw = (context, _, foot) => {
     context.strokeStyle = color("soft");
     context.fillStyle = color("soft");
@@ -176,6 +174,12 @@ function namesBelow(pen, bars, step) {
     }
   };
   return { height: NAME_LINE + 10, draw };
+}
+
+/** The groups of names below bars of so many pixels: as wide as possible, while no group holds too many of all names. */
+export function groupsBelow(names, step) {
+  const tries = GROUP_WIDTHS.map((width) => groupsOf(names, Math.ceil(width / step)));
+  return tries.find((groups) => groups.every(({ first, last }) => last + 1 - first <= LARGEST_GROUP * names.length)) ?? tries.at(-1);
 }
 
 /**
