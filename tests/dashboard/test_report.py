@@ -80,7 +80,7 @@ def test_a_report_has_the_name_of_its_run_and_says_which_histograms_it_left_out(
         page.evaluate("([row]) => lightningHooks.state.set({ row })", names)
         page.wait_for_selector("canvas.histogram")
         page.keyboard.press("5")
-        page.wait_for_selector(f"h2:has-text('Gradient: {drawn} histograms over steps')")
+        page.wait_for_selector(f"h2:has-text('Gradient: {drawn} histograms')")
 
 
 def test_names_with_markup_stay_data(tmp_path):
