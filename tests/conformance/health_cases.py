@@ -24,6 +24,8 @@ from tests import late_copies
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import loader, randn
 from tests.conformance.product_cases import bits
+from tests.engine.lookouts.faulty import STEPS as FAULTY_STEPS
+from tests.engine.lookouts.faulty import Faulty, faulty_batch
 
 RANK = int(os.environ.get("LOCAL_RANK", "0"))
 BATCH, FEATURES = 4, 6  # of one rank
@@ -108,6 +110,22 @@ class Random(Net):
             self.manual_backward(loss)
             optimizer.step()
         return loss
+
+
+class FaultyData(LightningModule):
+    """Other data on each rank, with the faults of `test_everywhere`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Faulty()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x = faulty_batch(batch_idx, seed=RANK)
+        loss: Tensor = self.net(x)["loss"]
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-9)
 
 
 class Fails(Forgotten):
@@ -255,6 +273,10 @@ def forgotten_on_one_rank(root: Path) -> dict[str, Any]:
                 name = f"{how}, rank {rank}"
                 found[name] = told(root / name, partial(Forgotten, rank), 12, True, NotInOptimizer=["checkpoint", "stop"])
     return found
+
+
+def faulty_data(root: Path) -> dict[str, Any]:
+    return {"bits": bits_of(root, FaultyData), "told": told(root, FaultyData, FAULTY_STEPS, True)}
 
 
 def fails(root: Path) -> dict[str, Any]:

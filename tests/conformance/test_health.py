@@ -21,9 +21,11 @@ from tests.conformance._tools import once, run_ranks
 from tests.conformance.health_cases import AMONG
 from tests.conformance.test_manual import ByHand, Gan
 from tests.conformance.test_precision import scaler
+from tests.engine.lookouts.faulty import FOUND
 
 ALONE = "the first of several ranks ran the checks alone; those whose step exchanges tensors with others are skipped"
-CASES = ["same_bits", "first_batch", "sharded", "healthy", "forgotten", "acts", "replicas", "forgotten_on_one_rank", "fails"]
+CASES = ["same_bits", "first_batch", "sharded", "healthy", "forgotten", "acts", "replicas", "forgotten_on_one_rank"]
+CASES += ["faulty_data", "fails"]
 """The last one leaves a process group that cannot be used."""
 
 
@@ -128,6 +130,16 @@ def test_all_ranks_find_the_same_and_rank_0_alone_prints_and_writes(ranks: Any, 
     assert [line.partition(".")[0] for line in told["printed"]][:1] == ["WARNING: ParametersForgotten (certain)"]
     assert told["printed"][1:] == [f"{told['line']} Page: lightning-hooks view {told['folder']}"]
     assert_journal(told)
+
+
+@pytest.mark.slow
+def test_all_ranks_tell_the_same_of_their_data_and_teachers_once(ranks: Any) -> None:
+    told = found(ranks, "faulty_data", "told")
+    rows = {finding["rule"]: tuple(finding["rows"]) for finding in told["findings"] if finding["rule"] in FOUND}
+    assert rows == {rule: tuple(f"net.{row}" for row in rows) for rule, rows in FOUND.items()}
+    assert sum("TeacherTrained" in line for line in told["printed"]) == 2, "a warning, and the line at the end"
+    for rank in ranks["faulty_data"]:
+        assert rank["bits"]["bare"] == rank["bits"]["beside"] == rank["bits"]["alone"]
 
 
 @pytest.mark.slow
