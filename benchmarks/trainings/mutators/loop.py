@@ -118,12 +118,11 @@ def _forget_statistics(case: Case, spec: Spec, share: float) -> Planted:
 
 
 def _resume_without(case: Case, spec: Spec, share: float) -> Planted:
-    """Save the training after this share of its steps, and go on without the state of its optimizer."""
+    """Save the training after this share of its steps, and go on with the weights alone: the schedule begins again."""
     module: Any = case.module
 
     def forget(checkpoint: dict[str, Any]) -> None:
-        for state in checkpoint["optimizer_states"]:
-            state["state"] = {}
+        checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []
 
     module.on_load_checkpoint = forget
     return Planted(replace(case, resumes=max(1, min(int(share * spec.steps), spec.steps - 20))))
@@ -212,10 +211,10 @@ MUTATORS = (
     ),
     Mutator(
         "resumed-without-state",
-        "After a share of its steps the training is resumed without the state of its optimizer.",
+        "After a share of its steps the training is resumed with its weights alone: optimizer and schedule begin again.",
         (0.3, 0.5, 0.7, 0.9, 0.95),
         plant=_resume_without,
-        fits=lambda spec: _can_average(spec) and not is_plain(spec),
+        fits=lambda spec: _can_average(spec) and not is_plain(spec) and spec.schedule != "constant",
     ),
     Mutator(
         "gradients-of-another-loss",
