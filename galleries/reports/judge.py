@@ -34,6 +34,7 @@ class Said:
 
     Args:
         told: the names of findings above `info`, with the step at which each began, and of causes.
+        notes: the names of findings that are information.
         blocks: what the terminal shows of them, without colours.
         lines: the sentence on each fit.
         measure: of the model; NaN if the script raised an error.
@@ -41,6 +42,7 @@ class Said:
     """
 
     told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     measure: float = float("nan")
@@ -72,6 +74,7 @@ def judge(report: Report, is_fixed: bool, seed: int = 0, *, width: int = 1, chec
             said.error = f"{type(failure).__name__}: {failure}"
     for monitor in monitors:
         said.told += [f"{each.rule}@{each.first_step}" for each in monitor.findings if each.severity is not Severity.INFO]
+        said.notes += [each.rule for each in monitor.findings if each.severity is Severity.INFO]
         said.told += [f"→ {each.name}" for each in monitor.causes]
         said.blocks += blocks_of(monitor.causes, monitor.findings)
         said.lines.append(str((monitor.summary or {}).get("line", "")))

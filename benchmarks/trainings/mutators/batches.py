@@ -61,6 +61,16 @@ def _spoil(case: Case, spec: Spec, value: float) -> Planted:
     return changed(case, change)
 
 
+def _empty(case: Case, spec: Spec, share: float) -> Planted:
+    """Give zeros in the place of the inputs of this share of the batches."""
+
+    def change(number: int, batch: list[Tensor]) -> list[Tensor]:
+        is_empty = int((number + 1) * share) > int(number * share)
+        return [torch.zeros_like(batch[0]), *batch[1:]] if is_empty else batch
+
+    return changed(case, change)
+
+
 def _repeat(case: Case, spec: Spec, count: float) -> Planted:
     """Give the first batches over and over."""
     first: list[list[Tensor]] = []
@@ -104,6 +114,13 @@ MUTATORS = (
         plant=_spoil,
         fits=lambda spec: spec.family in HAVE_NUMBERS,
         onset=_SPOILED,
+    ),
+    Mutator(
+        "batches-empty",
+        "The inputs of a share of the batches are zeros, as of files that cannot be read, and their targets are not.",
+        (0.1, 0.3, 0.5, 0.7, 0.8),
+        plant=_empty,
+        fits=lambda spec: spec.family in HAVE_NUMBERS and _is_in_batches(spec),
     ),
     Mutator(
         "batches-repeated",
