@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import pytest
 
@@ -36,13 +37,27 @@ def test_a_script_is_worse_with_its_fault_and_the_same_if_it_is_watched(report, 
     assert (said.measure, said.error) == (fixed, "")
 
 
+def counted(faulty, fixed=lambda names: Said(), checked=lambda names: Said(), sound=lambda names: Said()):
+    """The numbers of the page, where each is said to a report whose answers are `names`."""
+    made = [(each, *(make(ANSWERS[each.number][:1]) for make in (faulty, fixed, checked, sound))) for each in ALL]
+    sentence = re.search(r"[0-9]+ of 27 are named.*?checked or not", page(made), re.DOTALL)
+    return [int(each) for each in re.findall(r"[0-9]+", sentence[0]) if each != "27"]
+
+
 def test_the_page_counts_what_is_named_and_what_stays_silent():
-    said = [(each, Said(told=[f"→ {name}" for name in ANSWERS[each.number][:1]]), Said()) for each in ALL]
-    assert "24 of 27 are named with what is wrong, 7 of 9 of those with a star; 27 of 27 fixed variants get nothing" in page(
-        said
-    )
-    wrong = [(each, Said(told=["LossConstant@5"]), Said(told=["LossSpike@3"])) for each in ALL]
-    assert "0 of 27 are named with what is wrong, 0 of 9 of those with a star; 0 of 27 fixed variants" in page(wrong)
+    def causes(names):
+        return Said(told=[f"→ {name}" for name in names])
+
+    assert counted(causes) == [25, 8, 9, 25, 0]
+    assert counted(lambda names: Said(), checked=causes) == [0, 0, 9, 25, 0]
+    assert counted(lambda names: Said(notes=[*names])) == [0, 0, 9, 0, 25]
+
+
+def test_the_page_counts_neither_other_findings_nor_variants_that_are_told_something():
+    made = [(each, Said(told=["LossConstant@5"]), Said(told=["LossSpike@3"]), Said(), Said()) for each in ALL]
+    assert "\nwith the check 0 are, and 0 more in a note. 0 of 27 fixed variants" in page(made)
+    made = [(each, Said(), Said(), Said(told=["StepRuns@0"]), Said(told=["StepRuns@0"])) for each in ALL]
+    assert "0 of 27 fixed variants" in page(made) and "| – | no | – | `StepRuns@0` |" in page(made)
 
 
 def test_answers_are_names_of_rules_causes_and_checks():
