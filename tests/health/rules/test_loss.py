@@ -259,7 +259,6 @@ def test_a_loss_that_is_not_finite_any_more_has_not_come_back(end):
     assert (finding.is_over is None) is not np.isfinite(end[0])
 
 
-
 def test_a_divergence_of_steps_that_exceed_the_weights_is_told_within_ten_steps():
     tensors = {("param", "a.weight"): of_rms(1.0), ("update", "a.weight"): of_rms(1.7)}
     views = run(structure_of({"a": "Linear"}), tensors, steps=10, loss=lambda step: 10 * 3.0**step)
