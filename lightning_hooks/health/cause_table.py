@@ -210,6 +210,15 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         detail=divergence,
     ),
+    replace(
+        _WEIGHTS_WRITTEN,
+        message="Other code changed weights between two steps: {where}, at step {step}, and training suffers.",
+        required=("MovesBetweenSteps+",),
+        supporting=("WeightShrinkage",),
+        excluding=UNSTABLE,
+        confidence="possible",
+        history=None,
+    ),
     *LAST_CAUSES,
 )
 """The causes that the package knows."""

@@ -31,6 +31,8 @@ _LEVEL: Final = 10  # losses whose median is the level at a step
 _STANDS: Final = 150  # losses among which one that stands has not fallen
 _SQUARED: Final = 0.01  # the relative difference up to which a loss is a mean squared error, because of rounding
 _LOGISTIC: Final = 0.1  # the relative difference of a first loss and gradient from those of a probability of one half
+_NEAR: Final = (0.9, 1.3)  # multiples of the loss of one half between which one that knows nothing begins
+_EXACT: Final = 0.02  # the largest doubt, as a share of that loss, with which a loss that is there is there by no coincidence
 _TIMES: Final = 5.0  # standard errors that even one of some hundred medians does not exceed by luck
 _SHARE_OF_FIT: Final = 0.9
 """Outputs that hardly differ count only after this share of the fit, because recurrent networks may start so slowly."""
@@ -82,7 +84,7 @@ def chance_reached(evidence: Evidence) -> Chance | None:
     equal = _of_equal_probabilities(evidence)
     if equal is not None and is_at_chance(late, equal.loss):
         return equal
-    return _of_constant_output(evidence, late)
+    return _of_constant_output(evidence, late) or _of_one_half(evidence, late)
 
 
 def is_at_chance(losses: Array, chance: float) -> bool:
@@ -197,6 +199,21 @@ def _of_constant_output(evidence: Evidence, late: Array) -> Chance | None:
     if loss < _LEAST_ENTROPY * equal:
         return None
     return Chance(loss + worth, "an output that is the same for every sample")
+
+
+def _of_one_half(evidence: Evidence, late: Array) -> Chance | None:
+    """The loss of probabilities of one half, if the loss began near it and has come to stand exactly there.
+
+    So it is with a loss of pairs, such as that of a ranking, whose model need not have a last layer.
+    """
+    first, early, half = evidence.start(*LOSS), evidence.early_losses(), math.log(2)
+    if first is None or len(early) < 2 or len(late) < LATE or not _has_trained_long(evidence):
+        return None
+    doubt = doubt_of(late, half)
+    is_there = _NEAR[0] < float(first[0]) / half < _NEAR[1] and is_at_chance(early, half) and doubt <= _EXACT * half
+    if not is_there or abs(float(np.median(late)) - half) > doubt or cross_entropy_of(evidence) is not None:
+        return None
+    return Chance(half, "probabilities of one half")
 
 
 def _has_trained_long(evidence: Evidence) -> bool:

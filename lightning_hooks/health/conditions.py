@@ -86,6 +86,13 @@ def has_float16_without_gradient(evidence: Evidence) -> bool:
     return any(is_weight(each.shape) and gradients.get(each.name) == 0 for each in structure.parameters)
 
 
+def has_short_weights(evidence: Evidence) -> bool:
+    """Whether an optimizer steps with matrices of 16 bits, of whose digits a usual step may change none."""
+    structure = evidence.structure
+    dtypes = {each.dtype for each in structure.parameters if is_weight(each.shape)} if structure is not None else set()
+    return bool(dtypes & {"float16", "bfloat16"})
+
+
 def has_input_of_zeros(evidence: Evidence) -> bool:
     """Whether the first module in order of execution gets zeros only."""
     inputs = _last(evidence, "input", "zero_fraction")

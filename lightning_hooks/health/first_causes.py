@@ -14,6 +14,7 @@ from lightning_hooks.health.conditions import (
     has_module_that_gives_zeros,
     has_modules_in_evaluation,
     has_no_module_that_gives_zeros,
+    has_short_weights,
     has_shut_layer,
     has_weights_of_zeros,
     said_of_shut_layers,
@@ -103,6 +104,22 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         alternatives=("A graph that is cut: then the gradient is missing in float32 too.",),
         condition=has_float16_without_gradient,
+    ),
+    CauseRule(
+        name="NumericalRange",
+        message="Weights have 16 bits, and steps are smaller than their last digit, so that they are lost: {where}.",
+        required=("LostUpdates",),
+        supporting=(*STUCK, *DULL, "SlowLearning", "TargetsOutOfReach"),
+        excluding=(
+            *("UpdateTooLarge", "LossDiverged", "LearningRateZero", "LearningRateFallen", "ScheduleEndsEarly"),
+            "WarmUpOutlastsFit",
+        ),
+        next_steps=(
+            "Keep the weights in float32, and train with precision 16-mixed or bf16-mixed.",
+            "If the weights must have 16 bits, raise the learning rate, or round at random.",
+        ),
+        alternatives=("A learning rate or a loss that is far too small: then nothing is learned in float32 either.",),
+        condition=has_short_weights,
     ),
     CauseRule(
         name="GradientsClearedEarly",

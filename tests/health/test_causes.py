@@ -705,6 +705,31 @@ def test_weights_that_code_changes_once_broke_what_stays_above_all_losses_before
     assert names_of(written, losses_of(*np.linspace(2.8, 1.6, 90))) == []
 
 
+def test_weights_that_code_changes_in_several_layers_are_written_whatever_the_loss_did_at_that_step():
+    written = finding("MovesBetweenSteps", first=60, rows=("a.weight", "b.weight"))
+    (cause,) = explain([written], losses_of(*np.linspace(2.8, 1.6, 90)))
+    assert (cause.name, cause.confidence) == ("WeightsWritten", "possible")
+    assert cause.message.startswith("Other code changed weights between two steps: a.weight")
+    noted = finding("MovesBetweenSteps", rows=("a.weight", "b.weight"), severity=Severity.INFO)
+    assert explain([noted], Evidence()) == []
+
+
+def test_steps_that_16_bits_cannot_hold_are_no_matter_of_the_rate_alone():
+    lost = [finding("LostUpdates"), finding("SlowLearning", number=2)]
+    assert names_of(lost, half_without_gradient(gradient=0.5)) == ["NumericalRange"]
+    assert names_of(lost, half_without_gradient("bfloat16")) == ["NumericalRange"]
+    assert names_of(lost, half_without_gradient("float32")) == ["LearningRateTooLow"]
+    by_schedule = [*lost, finding("LearningRateFallen", number=3)]
+    assert "NumericalRange" not in names_of(by_schedule, half_without_gradient("bfloat16"))
+
+
+def test_targets_out_of_reach_of_tiny_steps_are_no_matter_of_their_scale():
+    out_of_reach, clipped = finding("TargetsOutOfReach", first=40), finding("ClippingAlways", number=2, severity=Severity.INFO)
+    assert names_of([out_of_reach], many_steps([5e-5] * 50)) == ["LearningRateTooLow"]
+    assert names_of([out_of_reach, clipped], many_steps([5e-5] * 50)) == ["ClippingStopsLearning"]
+    assert names_of([out_of_reach, clipped], many_steps([2e-4] * 50)) == ["DataNotNormalised"]
+
+
 def test_activations_that_began_saturated_come_before_the_learning_rate():
     findings = findings_of("UpdateTooLarge", "SaturatedActivation")
     assert names_of(findings, saturated(0.99)) == ["ActivationsSaturated"]

@@ -76,7 +76,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "samples-sorted": _answer("loss mean", "LossSpike LossDiverged GradientSpike"),
     "batch-too-small": _answer("input count", f"NormStatistics {_UNSTABLE}", "LearningRateTooHigh"),
     # The loss
-    "sign-turned": _answer("loss mean", "LossUnbounded LossDiverged LossConstant NonFinite NoGradient"),
+    "sign-turned": _answer("loss mean", "LossUnbounded LossDiverged LossConstant NonFinite NoGradient ZeroGradients"),
     "sum-for-mean": _answer("grad norm", _UNSTABLE, "LearningRateTooHigh"),
     "loss-divided-too-often": _answer("grad norm", _SLOW, "LearningRateTooLow"),
     "broadcast-in-loss": _answer("fact sightings", "LabelsFitHead LossConstant", "LossComparesAll"),

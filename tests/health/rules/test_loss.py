@@ -181,6 +181,15 @@ def test_a_loss_that_outputs_which_hardly_vary_have_is_at_chance_once_it_stands(
     assert not said_of(LossConstant(), heads(FALLS[kind], kind, gain=0.04))
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "told"), [(0.75, 0.6931, True), (0.75, 0.685, False), (0.75, 0.701, False), (1.2, 0.6931, False)]
+)
+def test_a_loss_that_stands_at_that_of_one_half_is_at_chance_without_a_last_layer(begin, end, told):
+    loss = end + np.where(np.arange(260) < 5, begin - end, 0.0) + 0.002 * np.random.default_rng(0).normal(size=260)
+    findings = found(LossConstant(), loss)
+    assert any("that of probabilities of one half is 0.6931" in each.message for each in findings) is told
+
+
 def test_a_cross_entropy_that_is_nearly_zero_is_learned_and_not_at_chance():
     learned = heads(lambda step: 0.69 if step < 5 else 1e-5 * FALLS["yes or no"](step), "yes or no", gain=0.001)
     assert not said_of(LossConstant(), learned)
