@@ -86,11 +86,10 @@ def has_float16_without_gradient(evidence: Evidence) -> bool:
     return any(is_weight(each.shape) and gradients.get(each.name) == 0 for each in structure.parameters)
 
 
-def has_short_weights(evidence: Evidence) -> bool:
-    """Whether an optimizer steps with matrices of 16 bits, of whose digits a usual step may change none."""
+def has_float16_weights(evidence: Evidence) -> bool:
+    """Whether an optimizer steps with matrices in float16, of whose digits a usual step may change none."""
     structure = evidence.structure
-    dtypes = {each.dtype for each in structure.parameters if is_weight(each.shape)} if structure is not None else set()
-    return bool(dtypes & {"float16", "bfloat16"})
+    return structure is not None and any(each.dtype == "float16" and is_weight(each.shape) for each in structure.parameters)
 
 
 def has_input_of_zeros(evidence: Evidence) -> bool:

@@ -8,13 +8,13 @@ from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
     has_dead_activation,
+    has_float16_weights,
     has_float16_without_gradient,
     has_gradients_in_backward,
     has_input_of_zeros,
     has_module_that_gives_zeros,
     has_modules_in_evaluation,
     has_no_module_that_gives_zeros,
-    has_short_weights,
     has_shut_layer,
     has_weights_of_zeros,
     said_of_shut_layers,
@@ -81,7 +81,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         name="NumericalRange",
         message="The number format cannot hold what the training computes: {where}, since step {step}.",
         any_of=("ScaleCollapse", "Underflow"),
-        supporting=("NonFinite", "LostUpdates", *STUCK, "NoGradient"),
+        supporting=("NonFinite", "LostUpdates", *STUCK, "NoGradient", "SlowLearning"),
         excluding=("UpdateTooLarge", "LossDiverged", "InputNotNormalised"),
         next_steps=(
             "Train in bfloat16, or keep the layer that is named in float32.",
@@ -96,7 +96,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         name="NumericalRange",
         message="Parameters are float16, in which gradients below 6e-8 become 0: {where}, since step {step}.",
         any_of=("NoGradient@grad", "NoGradient@output_grad", "ZeroGradients", "LostUpdates"),
-        supporting=(*STUCK, *DULL),
+        supporting=(*STUCK, *DULL, "SlowLearning"),
         excluding=("UpdateTooLarge", "LossDiverged"),
         next_steps=(
             "Keep the parameters in float32 and use a loss scaler (precision 16-mixed), or train in bfloat16.",
@@ -107,7 +107,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="NumericalRange",
-        message="Weights have 16 bits, and steps are smaller than their last digit, so that they are lost: {where}.",
+        message="Weights are float16, and steps are smaller than their last digit, so that they are lost: {where}.",
         required=("LostUpdates",),
         supporting=(*STUCK, *DULL, "SlowLearning", "TargetsOutOfReach"),
         excluding=(
@@ -116,10 +116,10 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         next_steps=(
             "Keep the weights in float32, and train with precision 16-mixed or bf16-mixed.",
-            "If the weights must have 16 bits, raise the learning rate, or round at random.",
+            "If the weights must be float16, raise the learning rate, or round at random.",
         ),
         alternatives=("A learning rate or a loss that is far too small: then nothing is learned in float32 either.",),
-        condition=has_short_weights,
+        condition=has_float16_weights,
     ),
     CauseRule(
         name="GradientsClearedEarly",
