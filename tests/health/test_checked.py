@@ -116,7 +116,6 @@ def test_a_reporter_writes_tells_and_acts_once(tmp_path):
         reporter.add_checked([fault(step=step, severity=Severity.CRITICAL)], ["InputNotNormalised"], step)
     assert outlet.blocks == [
         "CRITICAL: InputNotNormalised, since step 0. fc: the input has a mean of 127\n"
-        "  Why   fc, step 0: the input has a mean of 127\n"
         "  Next  Divide it.\n"
         "  More  lightning-hooks explain InputNotNormalised"
     ]

@@ -71,7 +71,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "targets-too-large": _answer("loss mean", "TargetsOutOfReach", "DataNotNormalised"),
     # Batches
     "bad-batch": _answer("loss mean", "NonFinite LossSpike GradientSpike LossDiverged", "BadBatch"),
-    "batches-empty": _answer("fact sightings", "BatchOfZeros", "BadBatch"),
+    "batches-empty": _answer("input abs_max", "BatchOfZeros", "BadBatch"),
     "batches-repeated": _answer("fact sightings", "BatchesRepeat"),
     "samples-sorted": _answer("loss mean", "LossSpike LossDiverged GradientSpike"),
     "batch-too-small": _answer("input count", f"NormStatistics {_UNSTABLE}", "LearningRateTooHigh"),
