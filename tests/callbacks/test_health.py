@@ -189,6 +189,9 @@ def test_an_accepted_finding_is_not_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "NotInOptimizer," not in capsys.readouterr().err
 
 
+SEAM = "ResumedOtherwise"
+
+
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
 def test_a_resume_finds_what_one_run_finds(tmp_path: Path) -> None:
     def fit(steps: int, start: str | None, folder: str) -> tuple[HealthMonitor, Path]:
@@ -202,12 +205,18 @@ def test_a_resume_finds_what_one_run_finds(tmp_path: Path) -> None:
     whole, _ = fit(60, None, "whole")
     _, path = fit(13, None, "half")
     resumed, _ = fit(60, str(path), "half")
-    # How long a step waits depends on the machine.
+    # How long a step waits depends on the machine. The second fit begins its numbers and its loader anew, which is a note.
     one, other = (
-        [(each.rule, each.rows, each.first_step) for each in monitor.findings if each.rule != "WaitsForData"]
+        [(each.rule, each.rows, each.first_step) for each in monitor.findings if each.rule not in ("WaitsForData", SEAM)]
         for monitor in (whole, resumed)
     )
     assert one == other
+    (seam,) = (each for each in resumed.findings if each.rule == SEAM)
+    assert SEAM not in rules_of(whole) and seam.severity == "info"
+    assert seam.message == (
+        "PyTorch's generator stands where the training once began, so that the same numbers are drawn again; "
+        "13 batches of an epoch were trained, but the loader begins its order anew."
+    )
     assert "NoGradient" in rules_of(whole)
 
 

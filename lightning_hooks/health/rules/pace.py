@@ -96,8 +96,8 @@ class SlowLearning(HealthRule):
     )
     source: ClassVar[str] = (
         "ours: in healthy drawn trainings that began untrained some weight moves by more than a fifth, or the loss falls at "
-        "less than half of its first pace when they end; in none of 231 did all weights move by less than a tenth while half "
-        "of the loss was left; about 1e-3 is the usual share of a step (cs231n)"
+        "less than half of its first pace when they end. In none of 231 did all weights move by less than a tenth while half "
+        "of the loss was left. About 1e-3 is the usual share of a step (cs231n)"
     )
     consequence: ClassVar[str] = "The fit ends long before the model has learned what it could learn in as many steps."
     false_alarm: ClassVar[str] = (
