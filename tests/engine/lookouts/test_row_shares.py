@@ -33,7 +33,7 @@ def said(*parts):
         ),
         (
             [norms()],
-            "no few rows of the batch of step 41 hold the gradient at head: half of its square is spread over 16 of 32 rows",
+            "the gradient at head is spread over the batch of step 41: 16 of its 32 rows hold half of the squared gradient",
         ),
         ([norms(r4=np.nan)], "the gradient at head is not finite in row 4 of the 32 in the batch of step 41"),
         (
