@@ -60,7 +60,7 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
         assert "● flight record" in page.locator(".legend").first.inner_text()
         page.evaluate("lightningHooks.state.set({ view: 'row', row: 'net.1' })")
         note = page.locator(".note").first
-        assert note.inner_text().startswith("● Flight record, Forward operation: In the forward pass of step 12")
+        assert note.inner_text().startswith("● In step 12: Flight record, Forward operation: In the forward pass of step 12")
         note.get_by_role("button", name="Show the calls before it").click()
 
         page.wait_for_selector(".trail canvas")
