@@ -181,6 +181,17 @@ def listed(names: Iterable[str], most: int = 10) -> str:
     return f"{', '.join(all_names[:most])}{more}"
 
 
+def enumerated(words: Iterable[str]) -> str:
+    """All words as in a sentence.
+
+    Example:
+        >>> enumerated(["a"]), enumerated(["a", "b", "c"])
+        ('a', 'a, b and c')
+    """
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 class _Short(reprlib.Repr):
     """A `repr` with limits: it cuts deep nesting, long containers and long strings."""
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from lightning_hooks.errors import RuleError, printable
+from lightning_hooks.errors import RuleError, enumerated, printable
 
 USUAL: Final = ("lightning_logs", "lightning_hooks_logs", "runs", "logs", "tb_logs")
 """The names of the folders into which Lightning, this package and users write runs."""
-NAMED: Final = f"{', '.join(USUAL[:-1])} and {USUAL[-1]}"
+NAMED: Final = enumerated(USUAL)
 """These names in a sentence."""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.usage import has_scaler
+from lightning_hooks.health.usage import groups_of, has_scaler
 
 
 def fitting(next_steps: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
@@ -51,8 +51,7 @@ def _clips(evidence: Evidence) -> bool:
 
 def _largest_decay(evidence: Evidence) -> float:
     """The largest weight decay of an optimizer at the last step; NaN if it is not known."""
-    optimizers = evidence.facts.optimizers if evidence.facts is not None else ()
-    return max((group.weight_decay or 0.0 for each in optimizers for group in each.groups), default=np.nan)
+    return max((group.weight_decay or 0.0 for group in groups_of(evidence.facts)), default=np.nan)
 
 
 def _has_usual_decay(evidence: Evidence) -> bool:

@@ -57,25 +57,24 @@ def factor_of_square(evidence: Evidence) -> float:
     return factor if bool((np.abs(factors / factor - 1) < _RESIDUE).all()) else float("nan")
 
 
-def growth_below_zero(evidence: Evidence) -> tuple[float, float, float]:
+def growth_below_zero(evidence: Evidence) -> tuple[float, float, float] | None:
     """The size of the first losses, that of the last ones, and the growth of the gradient, of a loss without a lower end.
 
-    All losses are below 0, and both sizes have grown by far. NaN three times for any other loss.
+    All losses are below 0, and both sizes have grown by far. None for any other loss.
 
     Args:
         evidence: of the run.
     """
-    nothing = float("nan"), float("nan"), float("nan")
     loss, start, early = evidence.loss(), evidence.start(*LOSS), evidence.early(*LOSS)
     whole = evidence.track(*_WHOLE) if _WHOLE in evidence.needs else None
     first_whole = None if whole is None else evidence.start(*_WHOLE)
     if loss is None or start is None or early is None or whole is None or first_whole is None or not loss.values.shape[1]:
-        return nothing
+        return None
     known: Array = loss.values[np.isfinite(loss.values[:, 0]), 0]
     if len(known) < _LEAST or not (start[0] < 0 and known.max() < 0):
-        return nothing
+        return None
     begin = float(np.abs(known[:5]).max()) if evidence.holds_start else float(np.nanmax(np.abs([start[0], early[0]])))
     now, steep = float(np.abs(known[-_LAST:]).min()), known_median(whole.values[-_LAST:, 0])
     if not (now > _TIMES * max(begin, 1.0) and steep > _STEEPER * first_whole[0] > 0):
-        return nothing
+        return None
     return begin, now, steep / float(first_whole[0])

@@ -67,8 +67,10 @@ class Teller:
         self._told: set[int] = set()
         self._severities: dict[str, Severity] = {}  # with which each cause was shown last
         self._told_alone: set[int] = set()
-        self._withdrawn: set[str] = set()  # causes that were taken back, and not told again
-        self._returned: set[str] = set()  # causes that were told again: what comes and goes is not told a third time
+        # The names of causes that were taken back and have not been told again since.
+        self._withdrawn: set[str] = set()
+        # The names of causes that were told again after that. They are not told a third time, as they may come and go for long.
+        self._returned: set[str] = set()
         self._replaced: dict[str, list[str]] = {}  # by the name of a cause, the told causes of its findings before
         self._waiting: dict[str, int] = {}  # the step at which each cause is shown
         self._broken: set[str] = set()

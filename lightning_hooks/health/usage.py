@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.memo import memo_of
 from lightning_hooks.health.track import Track
-from lightning_hooks.records.facts import StepFacts, Structure
+from lightning_hooks.records.facts import GroupFacts, StepFacts, Structure
 
 COPIES: Final = (
     "target",
@@ -79,10 +79,14 @@ def _membership(facts: StepFacts) -> Membership:
     return Membership(optimizer_of, lr_of, strangers)
 
 
+def groups_of(facts: StepFacts | None) -> list[GroupFacts]:
+    """The parameter groups of all optimizers; empty if nothing is known of them."""
+    return [] if facts is None else [group for optimizer in facts.optimizers for group in optimizer.groups]
+
+
 def rates_of(facts: StepFacts | None) -> list[float]:
     """The learning rate of each parameter group; 0 if only the device knows it."""
-    groups = [] if facts is None else [group for optimizer in facts.optimizers for group in optimizer.groups]
-    return [group.lr or 0.0 for group in groups]
+    return [group.lr or 0.0 for group in groups_of(facts)]
 
 
 def has_risen(before: StepFacts | None, now: StepFacts | None) -> bool:

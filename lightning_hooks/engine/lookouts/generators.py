@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.errors import enumerated
 
 _Words = NDArray[np.uint32]
 Begins = Mapping[str, tuple[str, str]]
@@ -101,18 +102,13 @@ def verdict(begins: Begins, states: Sequence[GeneratorState], saved: Sequence[Ge
     again = [each.name for each, before in pairs if begins.get(each.name) == (before.begin, before.first)]
     if again:
         verb = "stands" if len(again) == 1 else "stand"
-        return f"{_listed(again)} {verb} where the training once began, so that the same numbers are drawn again"
+        return f"{enumerated(again)} {verb} where the training once began, so that the same numbers are drawn again"
     continued = [each.name for each, before in pairs if each.continues(before)]
     others = [each.name for each, _ in pairs if each.name not in continued]
     if continued and others:
         verbs = ("goes on" if len(continued) == 1 else "go on"), ("does" if len(others) == 1 else "do")
-        return f"{_listed(continued)} {verbs[0]} from the saved state, but {_listed(others)} {verbs[1]} not"
+        return f"{enumerated(continued)} {verbs[0]} from the saved state, but {enumerated(others)} {verbs[1]} not"
     return ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _state_of(name: str, draw: Callable[[int], _Words], begins: Begins, ahead: int) -> GeneratorState:

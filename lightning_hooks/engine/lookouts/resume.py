@@ -97,10 +97,11 @@ class ResumeLookout(Lookout):
         self._schedules: list[_Schedule] | None = None
         self._states: dict[int, OptimizerState] = {}  # before the first step, by the number of an optimizer
         self._weights: PendingNumbers | None = None
-        # A checkpoint holds the generators of the first rank. No plain loop saves a checkpoint.
+        # Only the first rank compares generators, since a checkpoint holds those of that rank, and only in a Trainer, since
+        # nothing is saved with the checkpoint of a plain loop.
         self._asks_generators = surroundings.knows_batches and rank() == 0
         self._begin = self._generators_now()
-        self._generators: tuple[GeneratorState, ...] = ()  # before the first step
+        self._generators: tuple[GeneratorState, ...] = ()  # as they were before the first step
         self._lost: dict[str, bool] = {}  # what is lost, in words, and whether that is never right
         self._found: dict[str, Sighting] = {}  # by what is told
 

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.errors import enumerated
+
 Norms = NDArray[np.float64]
 Bad = NDArray[np.bool_]
 HALF: Final = 0.5
@@ -149,5 +151,4 @@ class Rows:
 
 
 def _joined(words: Sequence[str], more: int) -> str:
-    *first, last = [*words, f"{more} more"] if more else words
-    return f"{', '.join(first)} and {last}" if first else last
+    return enumerated([*words, f"{more} more"] if more else words)

@@ -216,33 +216,21 @@ class LossUnbounded(HealthRule):
         if start is None or len(values) < self.last:
             return
         begin = float(start[0])
-        entropy = cross_entropy_of(evidence) if begin < 0 else None
-        if entropy is not None:
-            text = (
-                f"the sign of the loss is flipped: it began at {begin:.4g}, and is a cross entropy by its gradient, which "
-                f"cannot be below 0; that of {entropy.classes} equal probabilities is {entropy.chance:.4g}"
-            )
+        flipped = _flipped_sign(evidence, begin, float(values[-1])) if begin < 0 else ""
+        if flipped:
             first = evidence.first_step
-            yield Symptom("", tensor="", step=steps[-1], measured=-begin, threshold=0.0, text=text, since=first)
+            yield Symptom("", tensor="", step=steps[-1], measured=-begin, threshold=0.0, text=flipped, since=first)
             return
-        limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
-        factor = factor_of_square(evidence) if begin < 0 else float("nan")
-        if factor < 0:
-            text = (
-                f"the sign of the loss is flipped: by its gradient it is {factor:.3g} times a mean squared error at each step, "
-                f"and went from {begin:.4g} to {values[-1]:.4g}"
-            )
-            first = evidence.first_step
-            yield Symptom("", tensor="", step=steps[-1], measured=-begin, threshold=0.0, text=text, since=first)
-            return
-        first_size, size, steeper = growth_below_zero(evidence) if self._is_alone(evidence, begin) else (0.0, 0.0, 0.0)
-        if steeper > 0:
+        growth = growth_below_zero(evidence) if self._is_alone(evidence, begin) else None
+        if growth is not None:
+            first_size, size, steeper = growth
             text = (
                 f"the loss has been below 0 since the first step, its size has grown from {first_size:.4g} to {size:.4g}, and "
                 f"the norm of its gradient to {steeper:.3g} times the first one: it falls the faster the further it goes"
             )
             yield Symptom("", tensor="", step=steps[-1], measured=size, threshold=first_size, text=text)
             return
+        limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
         if highest < -limit and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
             yield Symptom("", tensor="", step=steps[-1], measured=-highest, threshold=limit, text=text)
@@ -250,6 +238,23 @@ class LossUnbounded(HealthRule):
     def _is_alone(self, evidence: Evidence, begin: float) -> bool:
         """Whether the loss began below 0 and is that of one optimizer: the value of a critic, which an actor raises, grows."""
         return begin < 0 and not has_several_optimizers(evidence.facts)
+
+
+def _flipped_sign(evidence: Evidence, begin: float, now: float) -> str:
+    """How the gradient shows that a loss below 0 has a minus sign, in words; empty if it does not."""
+    entropy = cross_entropy_of(evidence)
+    if entropy is not None:
+        return (
+            f"the sign of the loss is flipped: it began at {begin:.4g}, and is a cross entropy by its gradient, which "
+            f"cannot be below 0; that of {entropy.classes} equal probabilities is {entropy.chance:.4g}"
+        )
+    factor = factor_of_square(evidence)
+    if factor < 0:
+        return (
+            f"the sign of the loss is flipped: by its gradient it is {factor:.3g} times a mean squared error at each step, "
+            f"and went from {begin:.4g} to {now:.4g}"
+        )
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import WITNESS, Needs, Obstacles, no_loss, no_structure
+from lightning_hooks.health.usage import groups_of
 
 _SMALLEST: Final = 2.0**-14
 """The smallest normal number of float16; smaller ones lose digits, and below 6e-8 they are 0."""
@@ -135,8 +136,7 @@ def _lost(share: float) -> str:
 
 def _has_rate(evidence: Evidence, names: tuple[str, ...]) -> Mask:
     """Which parameters have a learning rate above 0, as far as anybody knows."""
-    groups = [] if evidence.facts is None else [group for each in evidence.facts.optimizers for group in each.groups]
-    still = {name for group in groups if group.lr == 0 for name in group.params}
+    still = {name for group in groups_of(evidence.facts) if group.lr == 0 for name in group.params}
     return np.array([name not in still for name in names], dtype=np.bool_)
 
 

@@ -24,6 +24,7 @@ from lightning_hooks.health.roles import (
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
 from lightning_hooks.health.track import Track
+from lightning_hooks.health.usage import groups_of
 
 _RATIO: Final = (("update", "ratio"), ("param", "rms"))
 _MOMENTUM: Final = 25.0
@@ -189,8 +190,7 @@ def _are_equal(shares: Array, acted: Mask, equal: float) -> bool:
 
 def _decay_of(evidence: Evidence, step: int, track: Track) -> Array:
     """The share of a parameter that weight decay takes without momentum, float64 [rows]; 0 where none is known."""
-    facts = evidence.facts_at(step)
-    groups = [] if facts is None else [group for each in facts.optimizers for group in each.groups]
+    groups = groups_of(evidence.facts_at(step))
     shares = {name: (group.lr or 0.0) * (group.weight_decay or 0.0) for group in groups for name in group.params}
     return np.array([shares.get(name, 0.0) for name in track.names])
 
