@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from lightning_hooks.engine.lookouts.copies import Copy, copies_of
+from lightning_hooks.engine.lookouts.copies import Copy, copies_of, references_to_parts
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.lookouts.ways import Ways
 from lightning_hooks.engine.lookouts.writes import Writes, writes_of
@@ -22,7 +22,7 @@ from lightning_hooks.records.facts import Sighting
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 
 _SEARCHES: Final = (2, 50, 200)
-"""The steps at which copies are searched for, as long as there is none."""
+"""The steps at which copies are searched for, as long as there is none and the number of objects of a class has changed."""
 _LONG: Final = 0.5
 """Seconds of a search after which there is no other."""
 _LAGS: Final = 0.1
@@ -88,6 +88,7 @@ class AveragesLookout(Lookout):
         self._around = surroundings
         self._known: list[_Known] = []
         self._may_search = True
+        self._references: tuple[int, ...] = ()
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
         looks = step in _SEARCHES or (self._known and (step < _FIRST or step % _EVERY == 0))
@@ -95,14 +96,22 @@ class AveragesLookout(Lookout):
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         if not self._known and step in _SEARCHES and self._may_search:
-            begin = perf_counter()
-            self._known = [_Known(each, Ways(each), step) for each in copies_of(self._around)]
-            self._may_search = perf_counter() - begin < _LONG
+            self._search(step)
         for known in self._known:
             _look(known)
             _compare(known)
             if step % _EVERY == 0:
                 known.ways.look(step)
+
+    def _search(self, step: int) -> None:
+        """Search for copies, unless no object has been made since the last search."""
+        references = references_to_parts(self._around)
+        if references == self._references:
+            return
+        begin = perf_counter()
+        self._known = [_Known(each, Ways(each), step) for each in copies_of(self._around)]
+        self._may_search = perf_counter() - begin < _LONG
+        self._references = references
 
     def left(self) -> None:
         self._known = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from weakref import ref
@@ -71,6 +72,16 @@ def copies_of(around: Surroundings) -> list[Copy]:
                 inner.update(id(each) for each in candidate.modules())
                 break
     return found
+
+
+def references_to_parts(around: Surroundings) -> tuple[int, ...]:
+    """How many references Python counts to the class of each part of the model that `copies_of` compares.
+
+    An object holds a reference to its class, so that a number stands still as long as no copy is made. Counting takes
+    microseconds, where a search takes some hundredths of a second.
+    """
+    model = around.model()
+    return () if model is None else tuple(sys.getrefcount(type(each)) for _, each in _parts(model))
 
 
 def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

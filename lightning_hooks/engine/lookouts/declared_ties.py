@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,15 +89,16 @@ def _ties_of(kind: type[nn.Module]) -> tuple[str, tuple[_Tie, ...], str]:
     if code is None or owner.__module__.partition(".")[0] in _OTHERS:
         return name, (), ""
     try:
-        lines, first = inspect.getsourcelines(code)
-        (definition,) = ast.parse(textwrap.dedent("".join(lines))).body
-    except (OSError, TypeError, ValueError, SyntaxError):
+        # `inspect.getsourcelines` asks each module of the process for its file before, which takes a quarter of a second.
+        lines = linecache.getlines(code.co_filename, initialise.__globals__)[code.co_firstlineno - 1 :]
+        (definition,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines)))).body
+    except (TypeError, ValueError, SyntaxError):
         return name, (), ""
     if not isinstance(definition, ast.FunctionDef) or not definition.args.args:
         return name, (), ""
     myself = definition.args.args[0].arg
     ties = tuple(tie for tie in _ties_in(definition.body, myself, ()))
-    return name, tuple(each._replace(line=each.line + first - 1) for each in ties), _shown(code.co_filename)
+    return name, tuple(each._replace(line=each.line + code.co_firstlineno - 1) for each in ties), _shown(code.co_filename)
 
 
 def _ties_in(body: Sequence[ast.stmt], myself: str, conditions: tuple[_Path, ...]) -> Iterator[_Tie]:

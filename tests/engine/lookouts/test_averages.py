@@ -90,6 +90,19 @@ def test_a_copy_whose_weights_follow_at_each_step_without_their_statistics_is_a_
     )
 
 
+def test_a_copy_that_is_made_later_is_found():
+    model = Model()
+    copies = []
+
+    def follow(step):
+        if step == 20:
+            copies.append(deepcopy(model))
+        for copy in copies:
+            move(copy, model)
+
+    assert said(model, follow, steps=300)[INTEGERS].first_step > 50
+
+
 def test_a_copy_that_follows_now_and_then_is_a_note_because_its_statistics_may_be_taken_at_the_end():
     model = Model()
     copy = deepcopy(model)
