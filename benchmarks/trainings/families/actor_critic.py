@@ -78,14 +78,20 @@ def play(model: Any, positions: Tensor, side: int) -> tuple[Tensor, Tensor, Tens
 
 
 class _Learner(Learner):
+    discount = _LATER
+
+    def returned(self, places: Tensor, rewards: Tensor, playing: Tensor) -> Tensor:
+        """What the critic learns: the rewards of a game from each position on, later ones worth less; [time, games]."""
+        total, returns = torch.zeros(rewards.shape[1]), []
+        for reward in rewards.flip(0):
+            total = reward + self.discount * total
+            returns.append(total)
+        return torch.stack(returns[::-1])
+
     def loss(self, batch: Any) -> Tensor:
         places, moves, rewards, playing = play(lambda positions: self(positions)[0], batch[0], self.spec["side"])
         logits, values = self(places)
-        total, returns = torch.zeros(rewards.shape[1]), []
-        for reward in rewards.flip(0):
-            total = reward + _LATER * total
-            returns.append(total)
-        returned = torch.stack(returns[::-1]).to(values.dtype)
+        returned = self.returned(places, rewards, playing).to(values.dtype)
         advantage = returned - values.detach()
         if self.spec["normalised"]:
             advantage = (advantage - advantage[playing].mean()) / (advantage[playing].std() + 1e-6)

@@ -19,6 +19,7 @@ from benchmarks.trainings.mutators import (
     rates,
     schedules,
     structure,
+    targets,
     weights,
 )
 from benchmarks.trainings.mutators.mutator import RUNGS, Mutator, Planted, by_name
@@ -27,7 +28,7 @@ __all__ = ["FILES", "MUTATORS", "RUNGS", "Mutator", "Planted"]
 
 _FILES: Final[tuple[ModuleType, ...]] = (
     *(rates, optimizer, schedules, inputs, labels, batches),
-    *(loss, gradients, membership, weights, structure, numerics, loop),
+    *(loss, gradients, membership, weights, structure, numerics, loop, targets),
 )
 MUTATORS: Final[Mapping[str, Mutator]] = by_name(tuple(each for file in _FILES for each in file.MUTATORS))
 FILES: Final[Mapping[str, str]] = {each.name: file.__name__.rpartition(".")[2] for file in _FILES for each in file.MUTATORS}

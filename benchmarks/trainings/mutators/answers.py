@@ -105,6 +105,9 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "average-without-statistics": _answer("fact sightings", "AverageWithoutStatistics"),
     "resumed-without-state": _answer("fact sightings", "StateNotRestored"),
     "gradients-of-another-loss": _answer("fact sightings", "GradientsOfAnotherLoss", "GradientsMixed"),
+    "target-stands-still": _answer("fact sightings", "TargetNeverSynchronised"),
+    "target-trained": _answer("update abs_max", "TeacherTrained"),
+    "micro-batches-added-up": _answer("grad norm", _UNSTABLE, "LearningRateTooHigh"),
     # Membership and modes
     "frozen-part": _answer("", "NoGradient UnchangedParameter"),
     "forgotten-part": _answer("fact optimizers", "NotInOptimizer", "ParametersForgotten"),

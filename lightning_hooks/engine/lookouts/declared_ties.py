@@ -90,7 +90,7 @@ def _ties_of(kind: type[nn.Module]) -> tuple[str, tuple[_Tie, ...], str]:
         return name, (), ""
     try:
         # `inspect.getsourcelines` asks each module of the process for its file before, which takes a quarter of a second.
-        lines = linecache.getlines(code.co_filename, initialise.__globals__)[code.co_firstlineno - 1 :]
+        lines = linecache.getlines(code.co_filename, getattr(initialise, "__globals__", None))[code.co_firstlineno - 1 :]
         (definition,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines)))).body
     except (TypeError, ValueError, SyntaxError):
         return name, (), ""

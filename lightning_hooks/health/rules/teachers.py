@@ -35,7 +35,7 @@ class TargetNeverSynchronised(HealthRule):
     patience: int = 1
     every_n_steps: int = 5
     share: float = 0.5
-    least: int = 200
+    least: int = 100
     unknown: int = 5000
     family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
