@@ -49,7 +49,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         confidence="possible",
         history=None,
     ),
-    RATE_GONE,
+    *RATE_GONE,
     CauseRule(
         name="LearningRateTooLow",
         message="The learning rate fell to less than a hundredth early in the run, and the loss has hardly fallen: {where}.",
@@ -201,7 +201,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         message="The steps are too large for this model, since step {step}: {where} first.",
         any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
         supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates", "WeightDecayTooLarge"),
-        next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
+        next_steps=("Divide the learning rate by 10, and again until the loss falls, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
         alternatives=(
             "A bad batch: then the first sign is one spike, and the steps before it are ordinary.",
             "A loss that is summed instead of averaged: then the gradient is large from step 0, by the size of the batch.",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from lightning_hooks.health.cause_effects import DULL, STUCK
 from lightning_hooks.health.cause_rule import CauseRule
-from lightning_hooks.health.rules.schedules import RULES, ScheduleAdvancesEachBatch, ScheduleAtOtherPace
+from lightning_hooks.health.rules.schedules import RULES, ScheduleAdvancesEachBatch, ScheduleAtOtherPace, WarmUpOutlastsFit
 from lightning_hooks.health.sighted import said
 
 _SAID: Final = said(*(kind for rule in RULES for kind in rule.looks_for))
@@ -42,10 +43,10 @@ SCHEDULE_MISMATCH: Final[tuple[CauseRule, ...]] = (
 )
 """A schedule that is advanced at another pace than it was made for."""
 
-RATE_GONE: Final = CauseRule(
+_RATE_GONE: Final = CauseRule(
     name="LearningRateTooLow",
     message="The schedule of the learning rate does not suit the length of the training.",
-    any_of=("ScheduleEndsEarly", "WarmUpOutlastsFit", "LearningRateFallen"),
+    any_of=("ScheduleEndsEarly", "LearningRateFallen"),
     supporting=_EFFECTS,
     next_steps=(
         "Look at what the schedule does: the number of steps that it was given, and how often it is stepped.",
@@ -53,5 +54,9 @@ RATE_GONE: Final = CauseRule(
     ),
     alternatives=_ALTERNATIVES,
     detail=_SAID,
+)
+RATE_GONE: Final = (
+    replace(_RATE_GONE, any_of=("WarmUpOutlastsFit",), next_steps=WarmUpOutlastsFit.next_steps),
+    _RATE_GONE,
 )
 """A schedule that leaves hardly any rate for most of a training."""

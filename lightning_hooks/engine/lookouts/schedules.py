@@ -27,6 +27,8 @@ _REACHED: Final = 0.2
 """The share of the rate that a schedule was made to reach, below which the warm-up outlasts the fit."""
 _DOUBLINGS: Final = 14
 """How often the length of the fit is doubled to see what a schedule reaches later."""
+_RISES: Final = 1.01
+"""The least factor between the last two of these rates at which the schedule is still warming up."""
 
 
 class ScheduleLookout(Lookout):
@@ -132,9 +134,12 @@ def _outlasts(name: str, plan: Planned, factor: Factor) -> str:
     most = max(later.values(), default=0.0)
     if reached >= _REACHED * most:
         return ""
+    share, more, levels = _shown(reached / most), "", [*later.values()]
+    if len(levels) > 1 and levels[-1] > _RISES * levels[-2]:
+        share, more = f"less than {share}", f", since it would still rise after {max(later)} advances"
     return (
-        f"{name} still warms up when this fit ends, after {plan.advances} advances: the rate reaches {_shown(reached / most)} "
-        f"of what it would reach later"
+        f"{name} still warms up when this fit ends, after {plan.advances} advances: the rate reaches {share} of what it would "
+        f"reach later{more}"
     )
 
 

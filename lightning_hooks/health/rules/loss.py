@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -134,7 +135,7 @@ class LossDiverged(HealthRule):
     obstacles: ClassVar[Obstacles] = (no_loss,)
     quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Divide the learning rate by 10, or warm it up; clip the norm of the gradient.",
+        "Divide the learning rate by 10, and again until the loss falls, or warm it up; clip the norm of the gradient.",
         "If the samples come in a fixed order, shuffle them.",
     )
     source: ClassVar[str] = (
@@ -150,10 +151,12 @@ class LossDiverged(HealthRule):
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
-        if start is not None and len(values) and judged >= len(values) and evidence.standing:
-            # A loss that is not finite any more has not come back.
-            last_known, begin = float(values[-1]), float(start[0])
-            text = f"no loss has been finite since it was {last_known:.4g}, and it began at {begin:.4g}"
+        if start is not None and judged >= len(values) and evidence.standing:
+            # A loss that is not finite any more has not come back, also when the window holds no finite one.
+            begin = float(start[0])
+            last_known = float(values[-1]) if len(values) else math.inf
+            since = f"since it was {last_known:.4g}" if len(values) else f"in the last {len(evidence.steps)} steps"
+            text = f"no loss has been finite {since}, and it began at {begin:.4g}"
             yield Symptom("", tensor="", step=evidence.step, measured=last_known, threshold=self.most * begin, text=text)
             return
         # Only the first looks have too few losses, so that the others need not read the updates.

@@ -108,8 +108,14 @@ def test_a_schedule_that_raises_an_error_before_the_end_is_told_long_before():
             "LambdaLR still warms up when this fit ends, after 100 advances: the rate reaches 0.033 of what it would reach "
             "later.",
         ),
+        (
+            "WarmUpOutlastsFit",
+            lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 1e9)),
+            "LambdaLR still warms up when this fit ends, after 100 advances: the rate reaches less than 6.1e-05 of what it would "
+            "reach later, since it would still rise after 1638400 advances.",
+        ),
     ],
-    ids=["function", "steps", "warm-up"],
+    ids=["function", "steps", "warm-up", "endless warm-up"],
 )
 def test_a_schedule_of_another_length_is_a_warning_if_the_loss_stands_still(tmp_path, rule, make, message):
     found = said(tmp_path, make, "step", max_steps=100, epochs=-1)
