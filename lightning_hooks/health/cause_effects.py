@@ -1,4 +1,4 @@
-"""The findings that many causes share, because many faults end in them."""
+"""What many causes share: the findings in which many faults end, and what helps against too large steps."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ DULL: Final = (
     *("DeadUnits", "DeadLayer", "ZeroInput", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse"),
 )
 """The findings on activations with which many faults end, whatever the reason is."""
+SMALLER_STEPS: Final = (
+    "Divide the learning rate by 10, and again until the loss falls, or warm it up over some hundred steps.",
+    "Clip the norm of the gradient.",
+)
+"""What to try against steps that are too large."""

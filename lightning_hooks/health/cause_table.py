@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
+from lightning_hooks.health.cause_effects import DULL, SMALLER_STEPS, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import began_saturated, is_at_chance_in_ordinary_steps
 from lightning_hooks.health.first_causes import FIRST_CAUSES
@@ -201,7 +201,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         message="The steps are too large for this model, since step {step}: {where} first.",
         any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
         supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates", "WeightDecayTooLarge"),
-        next_steps=("Divide the learning rate by 10, and again until the loss falls, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
+        next_steps=SMALLER_STEPS,
         alternatives=(
             "A bad batch: then the first sign is one spike, and the steps before it are ordinary.",
             "A loss that is summed instead of averaged: then the gradient is large from step 0, by the size of the batch.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
+from lightning_hooks.health.cause_effects import DULL, SMALLER_STEPS, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import has_activation_of_zeros, has_activation_without_slope, is_at_chance
 from lightning_hooks.health.first_steps import has_lost_float16_weights
@@ -13,7 +13,9 @@ from lightning_hooks.health.steps_before import has_stepped_too_far, step_sizes
 
 AT_CHANCE: Final = CauseRule(
     name="LossAtChance",
-    message="The loss is no better than chance since step {step}: outputs do not depend on inputs, or labels do not belong to them.",
+    message=(
+        "The loss is no better than chance since step {step}: outputs do not depend on inputs, or labels do not belong to them."
+    ),
     required=("LossConstant",),
     supporting=(*STUCK[1:], "LostUpdates", *DULL),
     next_steps=(
@@ -62,7 +64,7 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
         message="Steps have changed most weights by a large share of them, and then units died: {where}, by step {step}.",
         any_of=("DeadLayer", "DeadUnits"),
         supporting=(*UNSTABLE, *STUCK, "NoGradient", "ConstantOutput", "ZeroInput"),
-        next_steps=("Divide the learning rate by 10, and again until the loss falls, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
+        next_steps=SMALLER_STEPS,
         alternatives=("Units that were dead from the start: then `zero_fraction` of their output is 1 at step 0 already.",),
         history=has_stepped_too_far,
     ),
@@ -149,7 +151,7 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
         message="Steps have changed most weights by a large share of them, and the loss is not below chance since step {step}.",
         required=("LossConstant",),
         supporting=(*UNSTABLE, *DULL, *STUCK[1:], "LostUpdates", "WeightShrinkage"),
-        next_steps=("Divide the learning rate by 10, and again until the loss falls, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
+        next_steps=SMALLER_STEPS,
         alternatives=("Labels that do not belong to their inputs: then the loss stays at chance with smaller steps, too.",),
         detail=step_sizes,
         while_standing=True,

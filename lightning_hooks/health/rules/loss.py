@@ -155,8 +155,8 @@ class LossDiverged(HealthRule):
             # A loss that is not finite any more has not come back, also when the window holds no finite one.
             begin = float(start[0])
             last_known = float(values[-1]) if len(values) else math.inf
-            since = f"since it was {last_known:.4g}" if len(values) else f"in the last {len(evidence.steps)} steps"
-            text = f"no loss has been finite {since}, and it began at {begin:.4g}"
+            span = f"since it was {last_known:.4g}" if len(values) else f"in the last {len(evidence.steps)} steps"
+            text = f"no loss has been finite {span}, and it began at {begin:.4g}"
             yield Symptom("", tensor="", step=evidence.step, measured=last_known, threshold=self.most * begin, text=text)
             return
         # Only the first looks have too few losses, so that the others need not read the updates.

@@ -111,8 +111,8 @@ def test_a_schedule_that_raises_an_error_before_the_end_is_told_long_before():
         (
             "WarmUpOutlastsFit",
             lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 1e9)),
-            "LambdaLR still warms up when this fit ends, after 100 advances: the rate reaches less than 6.1e-05 of what it would "
-            "reach later, since it would still rise after 1638400 advances.",
+            "LambdaLR still warms up when this fit ends, after 100 advances: the rate reaches less than 6.1e-05 of what it "
+            "would reach later, since it would still rise after 1638400 advances.",
         ),
     ],
     ids=["function", "steps", "warm-up", "endless warm-up"],
