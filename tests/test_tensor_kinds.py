@@ -52,6 +52,7 @@ def test_a_transform_is_seen_on_tensors_from_outside_wherever_torch_makes_new_on
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")  # deprecated
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_bits_are_compared_of_tensors_of_every_kind():
     nan, packed = float("nan"), torch.tensor([0x7FC00001, 1], dtype=torch.int32).view(torch.float32)
     alike = [
