@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lightning_hooks.cli.progress import Progress, silent
 from lightning_hooks.errors import RuleError, counted, printable
-from lightning_hooks.health.finding import Cause, Finding, stands
+from lightning_hooks.health.finding import Cause, Finding, problems_of, stands
 from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings, read_findings
 from lightning_hooks.tensorboard.run_files import PATTERN, event_files, runs_below
 
@@ -50,9 +50,16 @@ class Checkup(NamedTuple):
         return [finding for finding in self.findings if stands(finding)]
 
     @property
+    def earlier(self) -> list[str]:
+        """The names of the problems that stand and are not told, because they began before `since`."""
+        before = [finding for finding in self.known.findings if finding.first_step < self.since and stands(finding)]
+        return problems_of(before, self.known.causes)
+
+    @property
     def is_healthy(self) -> bool:
-        """Whether no finding stands, and the loss shows that the training has learned."""
-        return not self.standing and not self.unjudged and self.summary.get("has_learned") is True
+        """Whether no finding stands, told or not, and the loss shows that the training has learned."""
+        is_right = not self.standing and not self.earlier and not self.unjudged
+        return is_right and self.summary.get("has_learned") is True
 
     @property
     def course(self) -> str:
@@ -121,6 +128,7 @@ class Checkup(NamedTuple):
             "fits": self.known.fits,
             "steps": self.steps,
             "course": self.course,
+            **({"earlier": self.earlier} if self.earlier else {}),
             "findings": [finding.to_dict() for finding in self.findings],
             "causes": [cause.to_dict() for cause in self.causes],
             "ran": self.names("ran"),

@@ -38,6 +38,8 @@ def table(runs: Sequence[Path], checkups: Sequence[Checkup | RuleError]) -> Iter
         elif not checkup.standing:
             verdict = "healthy" if checkup.is_healthy else "no problem"
             problem = checkup.course if checkup.known.has_ended else "it has not ended, or was killed"
+            if checkup.earlier:
+                verdict, problem = "nothing new", _from_before(checkup)
         else:
             worst = blocks_of(checkup.causes, checkup.standing)[0]
             verdict, problem = "not healthy", f"{worst.severity.upper()}: {worst.verdict}"
@@ -96,9 +98,10 @@ def verdict_of(checkup: Checkup) -> str:
     if standing:
         verdict = f"{run}: not healthy, {counted(len(problems), 'problem')}{steps}.{over}"
     else:
-        claim = "healthy, no problem" if checkup.is_healthy else "no problem"
-        found = " stands" if past else "" if checkup.is_healthy else " found"
-        verdict = f"{run}: {claim}{found}{steps}{checkup.course and f'; {checkup.course}'}.{over}"
+        claim = "healthy, no problem" if checkup.is_healthy else "no new problem" if checkup.earlier else "no problem"
+        found = " stands" if past else "" if checkup.is_healthy or checkup.earlier else " found"
+        rest = [text for text in (_from_before(checkup), checkup.course) if text]
+        verdict = f"{run}: {'; '.join([f'{claim}{found}{steps}', *rest])}.{over}"
     source = "The default rules have read its event file" if checkup.is_recomputed else ""
     source += ": no HealthMonitor was active" if source and not has_journal(run) else ""
     ends = {
@@ -111,6 +114,13 @@ def verdict_of(checkup: Checkup) -> str:
         other_fits(run, known): known.fits > 1,
     }
     return printable(" ".join([verdict, *(text for text, holds in ends.items() if holds)]))
+
+
+def _from_before(checkup: Checkup) -> str:
+    """What stands and is not told, because it began before the steps that were asked for; empty if there is nothing."""
+    names = checkup.earlier
+    stand = "stands" if len(names) == 1 else "stand"
+    return f"{counted(len(names), 'problem')} from before {stand}: {listed(names, _MOST_RULES)}" if names else ""
 
 
 def _sentence_of(clause: object) -> str:
@@ -142,7 +152,7 @@ def _what_ran(checkup: Checkup, width: int, *, silent: int, most: int = _ALL) ->
     entries = {
         f"{len(found)} found": [*dict.fromkeys(finding.rule for finding in checkup.findings)],
         f"{len(quiet)} silent": quiet,
-        "Could not": _by_reason(checkup.reasons("could_not_run")),
+        "Could not": _by_reason(checkup.reasons("could_not_run"), silent),
         "Failed": _by_reason(checkup.reasons("failed")),
         "Accepted": checkup.names("accepted"),
     }
@@ -151,8 +161,10 @@ def _what_ran(checkup: Checkup, width: int, *, silent: int, most: int = _ALL) ->
             yield from wrapped(listed(names, silent if names is quiet else most), f"{title:<12}", _INDENT, width)
 
 
-def _by_reason(reasons: Mapping[str, str]) -> list[str]:
-    """Names with their reason; names with one reason share it."""
+def _by_reason(reasons: Mapping[str, str], most: int = _ALL) -> list[str]:
+    """Names with their reason, names with one reason together; their number alone if there are more than `most`."""
+    if len(reasons) > most:
+        return [f"{len(reasons)} rules (--all says why)"]
     names: dict[str, list[str]] = {}
     for name, why in reasons.items():
         names.setdefault(why, []).append(name)

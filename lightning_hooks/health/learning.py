@@ -40,6 +40,7 @@ class LossCourse(NamedTuple):
         has_learned: whether the loss shows that the model has learned; None if it cannot show it.
         chance: the loss of a model that knows nothing; NaN if it is not known.
         is_at_chance: whether the last losses are there.
+        is_finite: whether the very last one is finite; those that are not are left out of `last`.
 
     Example:
         >>> LossCourse(2.3147, 2.301, False, 2.3026).text, LossCourse().text
@@ -51,6 +52,7 @@ class LossCourse(NamedTuple):
     has_learned: bool | None = None
     chance: float = np.nan
     is_at_chance: bool = False
+    is_finite: bool = True
 
     @property
     def text(self) -> str:
@@ -58,7 +60,8 @@ class LossCourse(NamedTuple):
         if np.isnan(self.first) or np.isnan(self.last):
             return ""
         chance = "" if np.isnan(self.chance) else f" (chance is {self.chance:.4g})"
-        return f"the loss went from {self.first:.4g} to {self.last:.4g}{chance}"
+        end = "" if self.is_finite else ", and is not finite at the end"
+        return f"the loss went from {self.first:.4g} to {self.last:.4g}{chance}{end}"
 
 
 UNKNOWN: Final = LossCourse()
@@ -81,7 +84,15 @@ def course_of(evidence: Evidence) -> LossCourse:
         has_learned(evidence) if _is_measure(evidence) else None,
         _chance(evidence) if reached is None else reached.loss,
         reached is not None,
+        _is_finite(evidence),
     )
+
+
+def _is_finite(evidence: Evidence) -> bool:
+    """Whether the loss of the last step is finite; True if that is not known."""
+    key = "loss", "nonfinite"
+    counts = evidence.track(*key) if key in evidence.needs else None
+    return counts is None or not counts.values.size or not (counts.values[-1] > 0).any()
 
 
 def _chance(evidence: Evidence) -> float:

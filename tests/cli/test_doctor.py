@@ -190,7 +190,20 @@ def test_since_keeps_what_began_at_the_step_or_later_and_its_causes(tmp_path: Pa
         (shown,) = json.loads(doctor(tmp_path, "--json", "--since", since)[1])["runs"]
         assert (len(shown["findings"]), len(shown["causes"])) == (rules, names)
     code, out, _ = doctor(tmp_path, "--since", "51")
-    assert code == 0 and out.startswith(f"{tmp_path}: healthy, no problem since step 51 in 100 steps.\n")
+    before = "2 problems from before stand: BadBatch, Late"
+    assert code == 0 and out.startswith(f"{tmp_path}: no new problem since step 51 in 100 steps; {before}.\n")
+    answer = json.loads(doctor(tmp_path, "--json", "--since", "51")[1])
+    assert answer["healthy"] is None and answer["runs"][0]["earlier"] == ["BadBatch", "Late"]
+    write_fit(tmp_path / "b")
+    lines = doctor(tmp_path, tmp_path / "b", "--since", "51")[1].splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines] == [f"nothing new    {before}", "healthy"]
+
+
+def test_reasons_why_many_rules_could_not_look_are_counted_unless_all_is_asked_for(tmp_path: Path, doctor: Doctor) -> None:
+    write_summary(tmp_path, could_not={f"Rule{number}": "no norm" for number in range(4)})
+    assert doctor(tmp_path)[1].splitlines()[-1] == "Could not   4 rules (--all says why)"
+    told = "Could not   Rule0 and Rule1 and Rule2 and Rule3 (no norm)"
+    assert doctor(tmp_path, "--all")[1].splitlines()[-1] == told
 
 
 def test_a_fit_that_goes_on_or_was_killed_says_so(tmp_path: Path, doctor: Doctor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,30 @@ def test_follow_waits_for_the_fit_that_goes_on_in_the_folder_of_an_earlier_one(
     assert ": healthy" not in out and out.splitlines()[-1].startswith(f"{tmp_path}: not healthy, 1 problem in 100 steps.")
 
 
+def test_follow_of_a_folder_above_runs_follows_the_newest_and_says_what_it_waits_for(
+    tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
+) -> None:
+    write_fit(tmp_path / "logs" / "old")
+    os.utime(tmp_path / "logs" / "old", (1, 1))
+    for file in (tmp_path / "logs" / "old").iterdir():
+        os.utime(file, (1, 1))
+    event_file = tmp_path / "logs" / "new" / "events.out.tfevents.1.host"
+    event_file.parent.mkdir()
+    event_file.write_bytes(b"")
+
+    def fit() -> Iterator[None]:
+        yield
+        yield
+        write_fit(event_file.parent, finding())
+        yield
+
+    later(fit())
+    code, out, said = run("--follow")
+    assert code == 1 and out.splitlines()[-1].startswith(f"{event_file.parent}: not healthy, 1 problem in 100 steps.")
+    waits = f"Waiting for a HealthMonitor to write into {event_file.parent}. Without one, of a fit that has ended: "
+    assert said == f"{waits}lightning-hooks doctor {event_file.parent}\n"
+
+
 def test_follow_prints_each_cause_and_finding_once_and_says_when_it_is_over(
     tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
 ) -> None:
@@ -164,4 +189,5 @@ def test_follow_ends_with_ctrl_c_before_anything_is_there(
     tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
 ) -> None:
     later(iter([None]))
-    assert run("--follow") == (2, "", "")  # nothing is known of the run
+    code, out, said = run("--follow")
+    assert (code, out) == (2, "") and said.startswith("Waiting for a HealthMonitor")  # nothing is known of the run

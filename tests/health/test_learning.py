@@ -4,11 +4,14 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from lightning_hooks.health.chance import is_at_chance, late_losses
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.learning import has_learned
-from tests.health.views import views_of
+from lightning_hooks.health.learning import course_of, has_learned
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.stats.kernels import measure_many
+from tests.health.views import index_of, views_of
 
 SEED = np.random.default_rng(0)
 
@@ -55,6 +58,15 @@ def test_noise_alone_hardly_ever_looks_like_learning():
 @pytest.mark.parametrize("losses", [np.linspace(2, 1, 59), np.full(100, np.nan)])
 def test_short_runs_and_runs_without_losses_are_not_judged(losses):
     assert has_learned(evidence_of(losses)) is None
+
+
+@pytest.mark.parametrize(("end", "more"), [(2.0, ""), (np.nan, ", and is not finite at the end")])
+def test_the_course_of_a_loss_says_that_it_ends_with_nan(end, more):
+    evidence = Evidence([("loss", "nonfinite")])
+    for step, loss in enumerate([2.0] * 80 + [end]):
+        moments = measure_many([torch.tensor([loss])]).numpy()
+        evidence.add(StepView(step, rows=index_of([("loss", "loss")]), moments=moments))
+    assert course_of(evidence).text == f"the loss went from 2 to 2{more}"
 
 
 @pytest.mark.parametrize("count", [0, 1])
