@@ -127,7 +127,10 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
         message="No gradient reaches {where}: something cuts the graph between it and the loss.",
         required=("NoGradient",),
         supporting=("UnchangedParameter", "UpdateTooSmall", "LossConstant", "VanishingGradient", "NotCalledAnyMore"),
-        next_steps=("Search behind the module for `detach()`, `.data`, `.item()`, `torch.no_grad()` and argmax.",),
+        next_steps=(
+            "Search between the last of these modules and the loss for `detach()`, `.data`, `.item()`, `torch.no_grad()` and "
+            "argmax.",
+        ),
         alternatives=(
             "An output that no loss uses: then nothing is wrong, and the parameter can be frozen.",
             "The parameter is frozen on purpose: set `requires_grad=False` and leave it out of the optimizer.",

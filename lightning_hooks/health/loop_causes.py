@@ -11,7 +11,9 @@ from lightning_hooks.health.conditions import (
     has_swapped_betas,
 )
 from lightning_hooks.health.rules.copies import CopyUpdated
+from lightning_hooks.health.rules.loss_inputs import LabelsFitHead
 from lightning_hooks.health.rules.resume import StateNotRestored, what_is_lost
+from lightning_hooks.health.rules.ties import TieBroken
 from lightning_hooks.health.schedule_causes import SCHEDULE_MISMATCH
 from lightning_hooks.health.sighted import said
 
@@ -75,7 +77,7 @@ LOOP_CAUSES: Final[tuple[CauseRule, ...]] = (
         message="Two parameters that are to be one are trained as two: {where}.",
         required=("TieBroken",),
         supporting=(*DULL, *STUCK, "InitialLoss", "PoorInitialization", "OddInitialization"),
-        next_steps=("Tie the two after the last change of either, `head.weight = embedding.weight`.",),
+        next_steps=TieBroken.next_steps[:1],
         alternatives=("A head that begins as a copy of the embedding on purpose: accept the finding.",),
         confidence="likely",
     ),
@@ -102,7 +104,7 @@ LOOP_CAUSES: Final[tuple[CauseRule, ...]] = (
         message="The loss compares each sample with all others, because the shapes of its two sides do not fit.",
         required=("LabelsFitHead",),
         supporting=("LossConstant", "ConstantOutput", "VanishingGradient", "UpdateTooSmall"),
-        next_steps=("Give both sides of the loss the same shape, for example with `squeeze(-1)` or `view_as(target)`.",),
+        next_steps=LabelsFitHead.next_steps[:1],
         confidence="certain",
     ),
     CauseRule(

@@ -23,7 +23,7 @@ class LabelsFitHead(HealthRule):
     looks_for: ClassVar[tuple[str, ...]] = ("each-with-each",)
     quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Give both sides of the loss the same shape, for example with `squeeze(-1)` or `view_as(target)`.",
+        "Give both tensors the same shape: `squeeze(-1)` of the one with an axis of 1, or `view_as` the other.",
     )
     source: ClassVar[str] = "a definition: no threshold"
     consequence: ClassVar[str] = (

@@ -37,7 +37,7 @@ class NormStatistics(HealthRule):
     obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     needs: ClassVar[Needs] = (("output", "count"),)
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Call `model.train()` after each evaluation that your code makes inside the training step.",
+        "Call `model.train()` before the loop, and after each evaluation that your code makes.",
         "For small batches use GroupNorm or LayerNorm, or batch norms that are synchronised between ranks.",
     )
     source: ClassVar[str] = "evaluation mode: a definition; 4 elements: ours, with 2 only the signs of a difference are left"

@@ -22,7 +22,8 @@ class TieBroken(HealthRule):
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("tie-broken",)
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Tie the two after the last change of either: `head.weight = embedding.weight`, without `clone` or a new `Parameter`.",
+        "Tie the two again after what has replaced one of them, such as a new `Parameter`, a loaded state or pruning: "
+        "`head.weight = embedding.weight`.",
         "Load numbers into a tied weight with `weight.data.copy_(…)`, and a checkpoint without `assign=True`.",
     )
     source: ClassVar[str] = "a definition: a tied parameter is one object"
