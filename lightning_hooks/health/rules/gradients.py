@@ -245,8 +245,8 @@ class GradientsRepeat(HealthRule):
     family: ClassVar[str] = "gradients"
     kind: ClassVar[Kind] = "pattern"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (_WHOLE, ("grad", "cosine"))
-    # Comparing a gradient with the previous one takes longer than measuring both, so ask for `cosine` in 200 steps only.
-    needs_until: ClassVar[int | None] = 200
+    # Comparing a gradient with the previous one takes longer than measuring both, so ask for `cosine` as long as it is read.
+    needs_until: ClassVar[int | None] = 59
     next_steps: ClassVar[tuple[str, ...]] = (
         "Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",
     )
