@@ -45,5 +45,5 @@ const rangeText = (bound) => (bound >= 1e-6 && bound < 1e-3 ? String(Number(boun
 export function usualLegend({ low, high, typical, source }) {
   const line = typical === null ? [] : [h("i", { class: "usual-line" }), `often ${short(typical)}, `];
   const from = question("Where is the usual range from?", () => [h("p", { class: "source" }, `Where the usual range is from: ${source}.`)]);
-  return h("p", { class: "fact usual" }, ...line, h("i", { class: "usual-band" }), `usual ${rangeText(low)} to ${rangeText(high)} `, from);
+  return h("p", { class: "fact usual" }, ...line, h("i", { class: "usual-band" }), `usual ${rangeText(low)} `, h("span", { class: "together" }, `to ${rangeText(high)} `, from));
 }
