@@ -133,7 +133,7 @@ def test_a_cause_and_the_record_that_named_it_are_one_card(browser, tmp_path):
 
 
 def test_a_cause_that_quotes_a_record_comes_first_and_holds_it_below_what_to_do(browser, tmp_path):
-    """A record of a single measured step has no curve, and the scaler's record, a warning, stands below a critical cause."""
+    """The record has one measured step, which is no curve."""
     write_run(tmp_path, range(20), names=MODULES, tensor="output", scalars={"watch/run/loss": 1.0})
     growth = replace(RECORDED.growth, steps=RECORDED.growth.steps[-1:], abs_max=RECORDED.growth.abs_max[-1:])
     write_record(tmp_path, replace(RECORDED, growth=growth))
