@@ -9,6 +9,7 @@ from typing import Any, Final
 from benchmarks.markdown import table
 from benchmarks.output import RESULTS, read
 from benchmarks.peers import OURS, WANDB
+from benchmarks.whole_fits import ALONE, BOTH
 from galleries.markdown import with_between
 
 PAGE: Final = Path(__file__).parents[1] / "README.md"
@@ -46,10 +47,26 @@ def costs(folder: Path = RESULTS) -> str:
         f"Watching all outputs, parameters and their gradients at every step adds {ours} to a step, on two cores of a CPU.",
         f'`wandb.watch(log="all", log_freq=1)`, which draws histograms of parameters and gradients, adds {theirs}.',
     ]
-    alone = [f"{_added([row])} to {row['workload']}" for row in common if row["variant"] == "default"]
+    alone = [f"{_added([row])} to training {row['workload']}" for row in common if row["variant"] == "default"]
     if alone:
-        said.append(f"`StatsMonitor()` with its defaults, which measure updates too, adds {' and '.join(alone)}.")
+        said.append(f"`StatsMonitor()` with its defaults, which measure updates too, adds {' and '.join(alone)} of the table.")
+    quick_start = _quick_start(_rows("whole_fits", folder))
+    if quick_start:
+        said.insert(0, f"`StatsMonitor(), HealthMonitor()` add {_added(quick_start)} to a step, the mean of whole fits.")
     return f"{' '.join(said)}\n\n{table(heads, lines)}"
+
+
+def _quick_start(rows: list[Row]) -> list[Row]:
+    """The ratio of the mean steps of fits with both callbacks to those of fits without, for each workload of whole fits.
+
+    The fits with both are recorded over those with the first, and these over fits without any.
+    """
+    means = {(row["workload"], row["what"]): row["mean"] for row in rows}
+    return [
+        {"workload": workload, "median": mean * means[workload, BOTH]}
+        for (workload, what), mean in means.items()
+        if what == ALONE and (workload, BOTH) in means
+    ]
 
 
 def _added(rows: list[Row]) -> str:

@@ -25,14 +25,15 @@ from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor
 
 NOTHING: Final = "no callback"
 ALONE: Final = "`StatsMonitor()`"
+BOTH: Final = "with `HealthMonitor()`"
 LISTS: Final[Mapping[str, tuple[Callable[[], Callback], ...]]] = {
     NOTHING: (),
     ALONE: (StatsMonitor,),
-    "with `HealthMonitor()`": (StatsMonitor, HealthMonitor),
+    BOTH: (StatsMonitor, HealthMonitor),
     "with `FlightRecorder()` too": (StatsMonitor, HealthMonitor, FlightRecorder),
     "`HealthMonitor()` alone": (HealthMonitor,),
 }
-_OVER: Final = {"with `HealthMonitor()`": ALONE, "with `FlightRecorder()` too": ALONE}  # the others: over NOTHING
+_OVER: Final = {BOTH: ALONE, "with `FlightRecorder()` too": ALONE}  # the others: over NOTHING
 STEPS: Final = 400
 EARLY: Final = 50  # first steps, in which caches fill, and gradients are compared
 

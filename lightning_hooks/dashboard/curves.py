@@ -52,8 +52,21 @@ _USUAL_TABLES: Final = (("grad", "norm"), ("output", "std"), ("output", "norm"),
 _ONLY: Final = frozenset({"NotInOptimizer"})
 """The rules whose findings other tables do not show: an unused parameter has no update, while its gradient looks healthy."""
 _SCALARS: Final[Mapping[str, str]] = {
+    "AccumulationNotDivided": "grad_norm",
+    "BetasSwapped": "update_ratio",
+    "ClearedBeforeStep": "grad_norm",
     "ClippingAlways": "grad_norm",
+    "ClippingMisplaced": "grad_norm",
+    "EpsilonVanishes": "update_ratio",
+    "GradientsKept": "grad_norm",
+    "GradientsOfAnotherLoss": "grad_norm",
     "GradientsRepeat": "grad_norm",
+    "LearningRateFallen": "update_ratio",
+    "ScheduleAdvancesEachBatch": "update_ratio",
+    "ScheduleAtOtherPace": "update_ratio",
+    "ScheduleEndsEarly": "update_ratio",
+    "SlowLearning": "update_ratio",
+    "WarmUpOutlastsFit": "update_ratio",
     "ZeroGradients": "grad_norm",
 }
 """The global number that shows a finding of the whole run, by its rule; by default the loss."""

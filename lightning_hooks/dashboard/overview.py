@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,12 +12,22 @@ from lightning_hooks.dashboard.modes import mode_changes
 from lightning_hooks.dashboard.run_head import run_head
 from lightning_hooks.dashboard.source import CHUNK, RunSource
 
+_BEFORE: Final = "run/grad_norm"
+_AFTER: Final = "run/final_grad_norm"
+_EQUAL: Final = 1e-6  # relative: norms that differ by less are those of the same gradient
+
 
 def overview(run: RunSource) -> Mapping[str, Any]:
-    """The tags of global scalars (`run`) and of reports of `transforms`, `nonfinite` rows, `modes`, and the `head`."""
+    """The tags of global scalars (`run`) and of reports of `transforms`, `nonfinite` rows, `modes`, and the `head`.
+
+    `last` has the last value of a scalar, as `step` and `value`, where that of another step than the last is to be shown.
+    """
     tags = run.scalar_tags()
+    shown = [tag for tag in tags if _is_global(tag)]
+    unclipped, last = _clipping(run, shown)
     return {
-        "run": [tag for tag in tags if _is_global(tag)],
+        "run": [tag for tag in shown if tag not in unclipped],
+        "last": last,
         "transforms": [tag for tag in tags if "transform_" in tag],
         "nonfinite": _nonfinite(run),
         "modes": _modes(run),
@@ -29,6 +39,28 @@ def _is_global(tag: str) -> bool:
     """Whether a tag is that of one of our global numbers, whatever its prefix and stage are."""
     folder, _, name = tag.rpartition("/")
     return folder.endswith("run") and f"run/{name}" in EXPLANATIONS
+
+
+def _clipping(run: RunSource, tags: Sequence[str]) -> tuple[set[str], dict[str, dict[str, float]]]:
+    """The norms after clipping that never differ from those before, and of all others the last values at one step.
+
+    The norm after clipping may be measured at fewer steps than the norm before, so that their last values do not compare.
+    """
+    unclipped, last = set[str](), dict[str, dict[str, float]]()
+    for after in tags:
+        before = after.removesuffix(_AFTER) + _BEFORE
+        if not after.endswith(_AFTER) or before not in tags:
+            continue
+        (steps, norms), (steps_after, norms_after) = run.scalar(before), run.scalar(after)
+        common, at, at_after = np.intersect1d(steps, steps_after, return_indices=True)
+        if not len(common):
+            continue
+        if np.allclose(norms[at], norms_after[at_after], rtol=_EQUAL, atol=0.0, equal_nan=True):
+            unclipped.add(after)
+            continue
+        for tag, value in ((before, norms[at[-1]]), (after, norms_after[at_after[-1]])):
+            last[tag] = {"step": int(common[-1]), "value": float(value)}
+    return unclipped, last
 
 
 def _modes(run: RunSource) -> list[dict[str, Any]]:

@@ -32,7 +32,8 @@ def health_of(
         >>> health_of([dead], None)
         {'severity': 'warning', 'word': 'Warning', 'sentence': 'DeadUnits: fc: dead.', 'others': 0, 'serves': False}
     """
-    told = [*_blocks(findings or ()), *records]
+    blocks = _blocks(findings or ())
+    told = [*blocks, *(record for record in records if not any(_quotes(block, record) for block in blocks))]
     worst = max(told, key=lambda each: _RANKS.index(severity_of(each)), default=None)
     severity = severity_of(worst) if worst is not None else "unknown" if findings is None else "fine"
     return {
@@ -55,6 +56,12 @@ def _blocks(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The causes, and the findings that no cause explains."""
     explained = {number for each in findings if each.get("kind") == "cause" for number in each["numbers"]}
     return [each for each in findings if each.get("kind") != "finding" or each["number"] not in explained]
+
+
+def _quotes(block: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Whether a cause says what a flight record says, so that both are one card of the page."""
+    said = str(record.get("message") or "")
+    return block.get("kind") == "cause" and said != "" and said in str(block.get("message") or "")
 
 
 def _fine(checks: Mapping[str, Any] | None) -> str:

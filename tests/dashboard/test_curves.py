@@ -70,6 +70,8 @@ def finding(**fields):
         ({"rule": "Mine", "tensor": "grad", "name": "no row"}, None),
         ({"rule": "LossSpike"}, {"tag": "run/loss"}),
         ({"rule": "GradientsRepeat"}, {"tag": "run/grad_norm"}),
+        ({"rule": "GradientsKept"}, {"tag": "run/grad_norm"}),
+        ({"rule": "SlowLearning"}, {"tag": "run/loss"}),  # the run has no size of updates
     ],
 )
 def test_the_curve_of_a_finding_is_one_that_the_run_has(tmp_path, fields, expected):

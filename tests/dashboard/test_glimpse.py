@@ -75,6 +75,8 @@ def test_the_worst_comes_first_and_what_a_cause_explains_is_not_counted():
     explained = {"kind": "finding", "rule": "LossSpike", "severity": "warning", "message": "a", "number": 1}
     note = {"rule": "Mine", "severity": "odd", "why": "b"}
     found = health_of([cause, explained, note], None)
+    records = [{"severity": "critical", "message": each} for each in (cause["message"], "Of another step.")]
+    assert health_of([cause, explained, note], None, records)["others"] == found["others"] + 1  # a quoted record is told once
     assert found == {
         "severity": "warning",
         "word": "Warning",

@@ -283,7 +283,7 @@ def test_numbers_that_are_said_to_be_the_last_or_of_all_are(browser, tmp_path):
     write_run(tmp_path, range(3000), tensor="param", stats=("norm", "count"))
     with serving(tmp_path) as where, opened(browser, where) as page:
         page.wait_for_selector("text=Cosine between before and after, last step: 0.25.")
-        page.wait_for_selector("text=Every element of grad is finite.")
+        page.wait_for_selector("text=No NaN or infinite number in: gradient.")
         page.evaluate("([row]) => lightningHooks.state.set({ view: 'row', tensor: 'grad', stat: 'norm', row })", list(NAMES))
         page.wait_for_selector(".card .value")
         assert page.locator(".card .value").first.inner_text() == "infinite"

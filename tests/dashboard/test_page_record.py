@@ -1,11 +1,14 @@
 """Flight records on the page: the card, the marks, and the view with the trail and the growth."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.engine.recording.findings import write_finding
+from lightning_hooks.health.finding import Cause, Event
+from lightning_hooks.health.rule import Severity
 
 from .browser import colors_of, drawn, needs_browser, opened, serving
 from .recorded import ENDED, RECORDED, write_record
@@ -109,10 +112,10 @@ def test_a_cause_and_the_record_that_named_it_are_one_card(browser, tmp_path):
         cards = page.locator("article.finding")
         cards.nth(1).wait_for()  # Bars stand in their place until the run is read.
         assert [" ".join(each.split()) for each in page.locator("article.finding h3").all_inner_texts()] == [
-            "Flight record Exception in step 15",
             "Critical FirstBadNumberForward certain since step 12",
+            "Flight record Exception in step 15",
         ]
-        card = cards.nth(1).inner_text()
+        card = cards.first.inner_text()
         assert card.count(RECORDED.message) == 1 and page.locator("main").inner_text().count(RECORDED.message) == 1
         for said in (
             "Flight record\nForward operation",
@@ -122,11 +125,30 @@ def test_a_cause_and_the_record_that_named_it_are_one_card(browser, tmp_path):
             "largest magnitude of",
         ):
             assert said in card, said
-        assert cards.nth(1).locator("figure").count() == 1
+        assert cards.first.locator("figure").count() == 1
         page.get_by_role("button", name="critical Flight record, since step 12").click()
         assert page.evaluate("document.activeElement.record") == "flight_record"
-        cards.nth(1).get_by_role("button", name="Show the calls before it").click()
+        cards.first.get_by_role("button", name="Show the calls before it").click()
         page.wait_for_selector(".trail canvas")
+
+
+def test_a_cause_that_quotes_a_record_comes_first_and_holds_it_below_what_to_do(browser, tmp_path):
+    """The record has one measured step, which is no curve."""
+    write_run(tmp_path, range(20), names=MODULES, tensor="output", scalars={"watch/run/loss": 1.0})
+    growth = replace(RECORDED.growth, steps=RECORDED.growth.steps[-1:], abs_max=RECORDED.growth.abs_max[-1:])
+    write_record(tmp_path, replace(RECORDED, growth=growth))
+    message = f"Gradients are kept. {RECORDED.message}"
+    cause = Cause("GradientsNotCleared", message, (), ("Clear them.",), severity=Severity.CRITICAL, first_step=4)
+    (tmp_path / "findings.jsonl").write_text(json.dumps(Event("cause", 12, cause=cause).to_dict()) + "\n")
+    with serving(tmp_path) as url, opened(browser, url) as page:
+        page.wait_for_selector("article.finding")
+        (card,) = page.locator("article.finding").all_inner_texts()
+        assert card.index("Gradients are kept.") < card.index("Clear them.") < card.index("Flight record")
+        assert card.count(RECORDED.message) == 1 and "in step 12" in card
+        assert page.locator("article.finding figure").count() == 0
+        page.get_by_role("tab", name="Flight record").click()
+        page.wait_for_selector(".trail canvas")
+        assert page.locator("text=How it grew").count() == 0
 
 
 def test_the_tab_is_there_only_with_a_record_and_in_a_report(browser, tmp_path):

@@ -122,7 +122,7 @@ def test_a_run_is_opened_and_ticked_runs_are_compared(browser, url):
         assert page.get_by_label("Compare recorded").is_disabled()
         page.get_by_label("Compare looked at").uncheck()
         compare.click()
-        page.wait_for_selector(".verdict >> text=1 critical")
+        page.wait_for_selector(".verdict >> text=1 cause, ")
         assert page.evaluate("() => [lightningHooks.state.run, ...lightningHooks.state.others]") == ["broken", "slow", "fine"]
 
 

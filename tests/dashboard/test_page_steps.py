@@ -179,7 +179,7 @@ def test_steps_are_played_with_colours_by_module_beside_the_usual_range(browser,
         assert page.locator(".kind-key").all_inner_texts() == ["Linear", "Conv2d"]
         found = colors_of(page, "lightningHooks.views.step.canvas")
         assert found["31,79,209"] > found["179,84,30"] > 1000  # three bars of one kind, one of the other
-        assert "usual range 0 to 0.7" in page.locator(".usual").inner_text()
+        assert "usual 0 to 0.7" in page.locator(".usual").inner_text()
         page.keyboard.press("End")
         assert page.locator(".bar-readout").first.inner_text().startswith("net.0.weight: 0.1")  # the last layer comes first
         page.keyboard.press(",")

@@ -14,7 +14,7 @@ from .runs import NAMES, write_run, write_scalars
 pytestmark = [needs_browser, pytest.mark.slow]
 
 MAP = "view=map&tensor=grad&stat=norm&folded=%2B"
-CANVAS = "document.querySelector('.strip canvas')"
+CANVAS = "document.querySelector('.strip-pad canvas')"
 NAN = "255,0,220"
 MARKUP = "<img src=x onerror=alert(1)>"
 # The place of a step in the first plot of the strip of the map view, on the page.
@@ -187,6 +187,7 @@ def test_numbers_that_are_none_are_marked_in_the_strip(browser, tmp_path):
         assert page.get_by_role("combobox", name="Curve").input_value() == "my_loss"
         found = colors_of(page, CANVAS)
         assert found[NAN] > 1000
+        assert page.locator(".strip-keys").inner_text().strip() == "NaN"  # the legend names the marks that are drawn
         # Crosses tell the mark apart from a curve without colours too.
         mixed = [tuple(map(int, key.split(","))) for key, count in found.items() if count > 20]
         assert any(green == 0 and 90 < red < 250 and blue > 70 for red, green, blue in mixed)

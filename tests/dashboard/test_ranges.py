@@ -65,7 +65,7 @@ def test_curves_show_the_usual_range_with_its_source(browser, tmp_path):
                     page.wait_for_timeout(100)
                     usual = page.locator(".usual")
                     assert usual.count() == 1  # of six statistics one has a published range
-                    assert usual.inner_text() == "usual range 0 to 0.7 ?"
+                    assert usual.inner_text() == "usual 0 to 0.7 ?"
                     usual.get_by_label("Where is the usual range from?").press("Enter")
                     said = "Where the usual range is from: below 0.7: AutoTrainer (ICSE 2021), dying ReLU."
                     assert usual.locator(".source").inner_text() == said
@@ -145,7 +145,7 @@ def test_the_overview_shows_the_usual_range_of_the_update_ratio(browser, tmp_pat
     with serving(tmp_path) as url, opened(browser, url) as page:
         card = page.locator(".card", has_text="run/update_ratio")
         card.locator("canvas").wait_for()
-        assert card.locator(".usual").inner_text() == "usually about 0.001, usual range 0.0001 to 0.1 ?"
+        assert card.locator(".usual").inner_text() == "often 0.001, usual 0.0001 to 0.1 ?"
         assert page.locator(".usual").count() == 1  # the other curves have no published range
 
 

@@ -121,7 +121,7 @@ def test_histograms_of_many_rows_are_one_request(client):
 def test_the_overview_says_where_to_look(client):
     found = ask(client, "overview", run="b").json
     assert found["nonfinite"] == [{"tensor": "grad", "name": "net.0.bias", "first": 3, "steps": 7, "most": 2.0}]
-    assert {*found} == {"run", "transforms", "nonfinite", "modes", "head"}
+    assert {*found} == {"run", "last", "transforms", "nonfinite", "modes", "head"}
     assert found["run"] == ["run/grad_norm"]
 
 

@@ -49,6 +49,16 @@ def test_slack_gets_the_finding(folder: Path, slack: list[dict[str, Any]]) -> No
     assert message["finding"]["rule"] == "LossDiverged" and message["finding"]["first_step"] == 6
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_slack_gets_another_critical_finding_too(folder: Path, slack: list[dict[str, Any]]) -> None:
+    """The actions of the page stand under a severity, so that a NaN does not stop the training silently."""
+    (code,) = [block.text for block in blocks(text("slack")) if block.language == "python"]
+    broken = code.replace("lr=1.2", "lr=0.01").replace("torch.randn(32, 20)\n", "torch.randn(32, 20) / (step != 5)\n")
+    exec(compile(broken, "train.py", "exec"), {})
+    (message,) = slack
+    assert message["text"].startswith("CRITICAL: NonFinite, since step 5. ")
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_short_and_has_one_heading_and_a_result(page: str) -> None:
     content = text(page)

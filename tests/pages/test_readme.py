@@ -11,6 +11,7 @@ import pytest
 from benchmarks import output
 from benchmarks.readme import MARK as COSTS
 from benchmarks.readme import costs
+from benchmarks.whole_fits import ALONE, BOTH
 from galleries.markdown import with_between
 from galleries.readme import recorded, table, with_faults
 from tests.pages.page import ROOT, blocks
@@ -73,8 +74,11 @@ def test_a_row_of_costs_has_time_and_disk_of_both(tmp_path: Path) -> None:
     output.write("disk", [{**row, "who": "lightning_hooks", "bytes_per_step": 9100.0}], tmp_path)
     output.write("common", [{**row, "variant": "default", "median": 1.3}], tmp_path)
     text = costs(tmp_path)
-    assert "| 9 MB | – |" in text and "adds 30 % to A." in text
-    assert "adds 20 % to a step" in text and "adds 360 %" in text
+    assert "| 9 MB | – |" in text and "adds 30 % to training A of the table." in text
+    assert text.startswith("Watching all outputs") and "adds 20 % to a step" in text and "adds 360 %" in text
+    fits = [{**row, "what": ALONE, "mean": 1.2}, {**row, "what": BOTH, "mean": 1.1}, {**row, "what": "another", "mean": 9.0}]
+    output.write("whole_fits", fits, tmp_path)  # both over the first alone: 1.2 × 1.1
+    assert costs(tmp_path).startswith("`StatsMonitor(), HealthMonitor()` add 32 % to a step, the mean of whole fits. Watching")
 
 
 def test_a_sentence_stands_beside_its_fault() -> None:

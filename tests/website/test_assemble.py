@@ -56,6 +56,12 @@ def test_lists_name_pages_that_exist():
     assert len(named) > 50 and set(named) <= set(pages())
 
 
+def test_the_start_page_leads_to_the_first_recipes():
+    recipes = re.findall(r"\((\w+)\.md\)", (ROOT / "docs/cookbook/index.md").read_text(encoding="utf-8"))
+    shown = re.findall(r"docs/cookbook/(\w+)\.md", (ROOT / "website/index.md").read_text(encoding="utf-8"))
+    assert shown == [*recipes[:5], "index"]
+
+
 def test_numbers_stand_on_the_pictures():
     text = (ROOT / "website/map.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^:::\{annotated\} (\S+)\n:alt: .*\n((?:.+\n)+?):::$", text, re.MULTILINE)

@@ -9,7 +9,7 @@ const IN_A_LINE = 2; // patterns that stand in one line
 
 /**
  * The buttons below a card. `shown` is the finding whose curve the card shows. `view` has the app, openMap(finding, others) and
- * `healthy`: { name } of the last healthy run, or { reason } why there is none.
+ * `healthy`: { name } of the last healthy run, { reason } why none of the other runs serves, or null if there is no other run.
  */
 export function cardActions({ main, reasons, shown }, view) {
   const { app, healthy } = view;
@@ -17,9 +17,9 @@ export function cardActions({ main, reasons, shown }, view) {
   const places = [shown, main, ...reasons].filter(Boolean).map((each) => (each.name ? each : { ...each, ...each.seen }));
   const placed = places.find((each) => each.name && view.hasMap(each));
   const map = placed ? h("button", { onclick: () => view.openMap(placed) }, "Map") : null;
-  const against = healthy.name === undefined ? "" : `Compare with ${nameOf(healthy.name)}, the last run here without a finding above a note`;
-  const compare = h("button", { disabled: !against, title: against || healthy.reason, onclick: () => (placed ? view.openMap(placed, healthy.name) : app.state.set({ other: healthy.name })) }, "Compare with the last healthy run");
-  const reason = against ? null : h("span", { class: "soft" }, healthy.reason);
+  const against = healthy?.name === undefined ? "" : `Compare with ${nameOf(healthy.name)}, the last run here without a finding above a note`;
+  const compare = healthy && h("button", { disabled: !against, title: against || healthy.reason, onclick: () => (placed ? view.openMap(placed, healthy.name) : app.state.set({ other: healthy.name })) }, "Compare with the last healthy run");
+  const reason = against || !healthy ? null : h("span", { class: "soft" }, healthy.reason);
   const copy = copyButton("Copy as Markdown", () => markdownOf({ main, reasons }, app.state.run), "Copy this card as Markdown");
   return h("div", { class: "card-actions" }, map, compare, reason, copy, ...acceptance([main, ...reasons]));
 }

@@ -4,10 +4,17 @@ import { short } from "./colors.js";
 import { clamp, color } from "./dom.js";
 import { countWhile, stepsText } from "./steps.js";
 import { texture } from "./textures.js";
+import { oneStyle } from "./ticks.js";
+import { drawBand } from "./usual.js";
 
 const INKS = ["accent", "alert", "third", "fourth"]; // the colours of keysOf() in charts.js, in the same order
 const TICKS = 4; // the most ticks of the y-axis
 const LOG_FROM = 1000; // the ratio of greatest to least value above which positive values get a logarithmic axis
+
+/** Whether some series have at least two finite values, so that there is a curve to draw. */
+export function hasCurve(series) {
+  return series.reduce((count, { least }) => count + least.filter(Number.isFinite).length, 0) > 1;
+}
 
 /** The middle of a step, in pixels; `area` is { left, width, from, to } with the steps at both ends. */
 export function placeOf(step, { left, width, from, to }) {
@@ -74,7 +81,8 @@ export function curveTicks(axis, most) {
     const [first, last] = [Math.ceil(Math.log10(bottom)), Math.floor(Math.log10(top))];
     const interval = Math.max(Math.ceil((last - first + 1) / most), 1);
     const powers = Array.from({ length: Math.floor((last - first) / interval) + 1 }, (_, i) => first + i * interval);
-    return powers.map((power) => [10 ** power, short(10 ** power)]);
+    const texts = oneStyle(powers.map((power) => Number(`1e${power}`)));
+    return powers.map((power, i) => [10 ** power, texts[i]]);
   }
   const least = (top - bottom) / most;
   const power = 10 ** Math.floor(Math.log10(least));
@@ -83,18 +91,21 @@ export function curveTicks(axis, most) {
   for (let i = Math.ceil(bottom / interval); i * interval <= top && values.length < 12; i++) values.push(i * interval);
   const decimals = Math.max(-Math.floor(Math.log10(interval) + 1e-9), 0);
   const size = Math.max(Math.abs(bottom), Math.abs(top));
-  const isPlain = size < 1e5 && decimals <= 4;
-  return values.map((value) => [value, (isPlain ? value.toFixed(decimals) : value === 0 ? "0" : value.toExponential(2)).replace("e+", "e").replace("-", "−")]);
+  // Plain numbers have as many decimals as the others, so that 0.0, 0.5 and 1.0 are of one style too.
+  const texts = size < 1e5 && decimals <= 4 ? values.map((value) => value.toFixed(decimals).replace("-", "−")) : oneStyle(values);
+  return values.map((value, i) => [value, texts[i]]);
 }
 
 /**
  * Draw series, each { color, steps, ends, least, greatest }, into `area`, { left, top, width, height, from, to }. A band joins least
  * and greatest where a piece has several steps, with a line at their `mean` if the series has it. The values of `smooth` are drawn over
- * a paler curve. NaN is marked at the bottom and infinity at the top, with the colours and the textures of the map.
+ * a paler curve. NaN is marked at the bottom and infinity at the top, with the colours and the textures of the map. `usual` is the usual
+ * range of the statistic, see Loaded.usual().
  */
-export function drawCurve(pen, series, axis, area) {
+export function drawCurve(pen, series, axis, area, usual = null) {
   const { left, top, width, height } = area;
   const yOf = (value) => top + height * (1 - axis.y(value));
+  if (usual) drawBand(pen, usual, area, (value) => (axis.isLog && value <= 0 ? top + height : yOf(value)));
   pen.font = "11px system-ui, sans-serif";
   pen.textBaseline = "middle";
   pen.textAlign = "right";
@@ -113,11 +124,14 @@ export function drawCurve(pen, series, axis, area) {
   pen.beginPath();
   pen.rect(left, top, width, height);
   pen.clip();
-  for (const each of series) drawSeries(pen, each, (i) => placeOf((each.steps[i] + each.ends[i]) / 2, area), yOf);
+  const xOf = (each) => (i) => placeOf((each.steps[i] + each.ends[i]) / 2, area);
+  for (const each of series) drawSeries(pen, each, xOf(each), yOf);
   for (const each of series) markNonfinite(pen, each, area);
   pen.restore();
   pen.strokeStyle = color("line");
   pen.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
+  // Draw points over the frame: half of one at the first or the last step would be hidden by it.
+  for (const each of series) drawPoints(pen, each, xOf(each), yOf, area);
 }
 
 /**
@@ -132,8 +146,10 @@ export function drawSecond(pen, series, axis, area, hasOwnAxis) {
   pen.rect(left, top, width, height);
   pen.clip();
   pen.setLineDash([5, 3]);
-  for (const each of series) drawSeries(pen, each, (i) => placeOf((each.steps[i] + each.ends[i]) / 2, area), yOf);
+  const xOf = (each) => (i) => placeOf((each.steps[i] + each.ends[i]) / 2, area);
+  for (const each of series) drawSeries(pen, each, xOf(each), yOf);
   pen.setLineDash([]);
+  for (const each of series) drawPoints(pen, each, xOf(each), yOf, area);
   for (const each of series) markNonfinite(pen, each, area);
   pen.restore();
   if (!hasOwnAxis) return;
@@ -169,7 +185,6 @@ function drawSeries(pen, { color: name, steps, least, greatest, mean, smooth }, 
       for (let j = i; j < end; j++) pen[j === i ? "moveTo" : "lineTo"](x(j), yOf(values[j]));
     };
     pen.globalAlpha = strength;
-    if (end === i + 1) pen.fillRect(x(i) - 1.5, yOf(greatest[i]) - 1.5, 3, 3 + yOf(least[i]) - yOf(greatest[i]));
     pen.beginPath();
     path(greatest);
     for (let j = end - 1; j >= i; j--) pen.lineTo(x(j), yOf(least[j]));
@@ -193,6 +208,17 @@ function drawSeries(pen, { color: name, steps, least, greatest, mean, smooth }, 
     i = end;
   }
   pen.lineWidth = 1;
+}
+
+/** Draw the pieces without a neighbour to which a line could be drawn. */
+function drawPoints(pen, { color: name, steps, least, greatest }, xOf, yOf, { left, width }) {
+  const isFinite = (i) => Number.isFinite(least[i]) && Number.isFinite(greatest[i]);
+  pen.fillStyle = inkOf(name);
+  for (let i = 0; i < steps.length; i++) {
+    const x = xOf(i);
+    if (!isFinite(i) || isFinite(i - 1) || isFinite(i + 1) || x < left || x > left + width) continue;
+    pen.fillRect(x - 2, yOf(greatest[i]) - 2, 4, 4 + yOf(least[i]) - yOf(greatest[i]));
+  }
 }
 
 const PALE = 0.4; // the strength of a curve behind its smoothed one
@@ -231,9 +257,9 @@ export function drawSteps(pen, area) {
   pen.fillStyle = color("soft");
   for (let step = Math.ceil(from / interval) * interval; step < to; step += interval) {
     const text = step.toLocaleString("en-US");
-    pen.fillText(text, Math.min(placeOf(step, area), left + width - 3 * text.length), top + height + STEP_AXIS / 2 + 1);
+    pen.fillText(text, clamp(placeOf(step, area), left + 3 * text.length, left + width - 3 * text.length), top + height + STEP_AXIS / 2 + 1);
   }
   pen.textAlign = "right";
-  pen.fillText("step", left - 5, top + height + STEP_AXIS / 2 + 1);
+  pen.fillText("step", left - 9, top + height + STEP_AXIS / 2 + 1);
   pen.textAlign = "left";
 }

@@ -1,9 +1,11 @@
 // The curve beside the card of a finding: that of its row or of a global number, with a mark at the step of the finding.
 
-import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, placeOf } from "./curve.js";
+import { STEP_AXIS, curveAxis, drawCurve, drawSteps, hasCurve, pieceText, placeOf } from "./curve.js";
 import { color, h, penOf } from "./dom.js";
+import { brokenKeys } from "./legend.js";
 import { seriesOf } from "./series.js";
 import { severityOf } from "./severity.js";
+import { usualLegend } from "./usual.js";
 
 const [LABELS_WIDTH, CURVE_HEIGHT] = [58, 124]; // pixels of the labels beside a curve, and of the curve
 
@@ -15,17 +17,19 @@ export function curveOf(finding, { app, crosshair, range, linkTo }) {
   const line = h("div", { class: "crosshair", hidden: true });
   const readout = h("span", { class: "curve-value" });
   const holder = h("div", { class: "curve-holder", role: "img", "aria-label": `${what}, with a mark at step ${finding.step}` }, canvas, line);
-  const figure = h("figure", { class: "finding-curve" }, h("figcaption", {}, name ? linkTo({ ...finding, ...curve, name: curve.row ?? name }, what) : what), holder, readout);
+  const keys = h("p", { class: "keys" });
+  const usual = (curve.tag ? app.loaded.usual("", curve.tag.slice(Math.max(curve.tag.lastIndexOf("run/"), 0))) : app.loaded.usual(curve.tensor, curve.stat)) ?? null;
+  const figure = h("figure", { class: "finding-curve" }, h("figcaption", {}, name ? linkTo({ ...finding, ...curve, name: curve.row ?? name }, what) : what), holder, readout, keys);
   let [series, drawnWidth, why] = [null, 0, ""];
   const area = () => ({ left: LABELS_WIDTH, width: Math.max(holder.clientWidth - LABELS_WIDTH - 8, 40), top: 12, height: CURVE_HEIGHT - 14 - STEP_AXIS, ...range });
   const draw = () => {
     if (!series || !holder.clientWidth) return;
     drawnWidth = holder.clientWidth;
     const pen = penOf(canvas, drawnWidth, CURVE_HEIGHT);
-    const axis = curveAxis(series, "", range);
-    holder.hidden = axis.isEmpty;
-    if (axis.isEmpty) readout.textContent = `not measured in these steps${why ? `: ${why}` : ""}`;
-    else drawCurve(pen, series, axis, area());
+    const axis = curveAxis([...series, ...typicalOf(usual, range)], "", range);
+    holder.hidden = !series[0]?.steps.length;
+    if (holder.hidden) readout.textContent = `not measured in these steps${why ? `: ${why}` : ""}`;
+    else drawCurve(pen, series, axis, area(), usual);
     drawSteps(pen, area());
     drawMark(pen, Number(finding.step), area(), color(severityOf(finding)));
     follow(crosshair.step);
@@ -36,7 +40,7 @@ export function curveOf(finding, { app, crosshair, range, linkTo }) {
     const x = step === null ? -1 : placeOf(step, area());
     line.hidden = !(x >= LABELS_WIDTH && x <= LABELS_WIDTH + area().width);
     Object.assign(line.style, { left: `${x}px`, height: `${CURVE_HEIGHT - STEP_AXIS}px` });
-    readout.textContent = pieceText(series[0], at);
+    readout.textContent = `${step === null ? "At the mark, " : ""}${pieceText(series[0], at)}`;
   };
   canvas.addEventListener("pointermove", (event) => {
     const { left, width, from, to } = area();
@@ -52,6 +56,10 @@ export function curveOf(finding, { app, crosshair, range, linkTo }) {
     try {
       series = await requested(app, finding, range);
       why = series[0]?.steps.length ? "" : await reasonOfAbsence(app, finding, range);
+      // A single finite value is no curve, and the card says what it was.
+      if (series[0]?.steps.length && !hasCurve(series)) return figure.remove();
+      keys.replaceChildren(...brokenKeys(series));
+      if (usual && series[0]?.steps.length) keys.after(usualLegend(usual));
     } catch (error) {
       // Show the error beside the curve only: the rest of the page does not depend on the curve.
       readout.textContent = error.message;
@@ -60,6 +68,11 @@ export function curveOf(finding, { app, crosshair, range, linkTo }) {
   });
   sight.observe(holder);
   return figure;
+}
+
+/** A point at the typical value of a usual range, so that the axis of a curve reaches to it. */
+function typicalOf(usual, { from, to }) {
+  return usual && usual.typical !== null ? [{ steps: [from], ends: [to], least: [usual.typical], greatest: [usual.typical] }] : [];
 }
 
 async function requested(app, { curve }, { from, to }) {

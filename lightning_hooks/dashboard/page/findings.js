@@ -4,7 +4,7 @@ import { cardActions } from "./cardactions.js";
 import { disclosure, furtherNames, namesTitle, question, rowsInShort, withNames } from "./disclosure.js";
 import { h, several } from "./dom.js";
 import { curveOf } from "./findingcurve.js";
-import { growthFigure } from "./growth.js";
+import { growthFigure, hasGrowth } from "./growth.js";
 import { recordParts } from "./records.js";
 import { badgeOf, severityOf, signOf, worstOf } from "./severity.js";
 
@@ -37,14 +37,20 @@ const isOver = (finding) => finding.over !== null && finding.over !== undefined;
 export function verdictOf(blocks) {
   const worse = blocks.filter(({ main }) => severityOf(main) !== "info");
   const worst = severityOf(worstOf(blocks.map(({ main }) => main)));
-  const counts = ["critical", "warning", "info"].map((severity) => [severity, blocks.filter(({ main }) => severityOf(main) === severity).length]);
-  const said = counts.filter(([, count]) => count).map(([severity, count]) => (severity === "critical" ? `${count} critical` : several(count, severity === "info" ? "note" : severity)));
-  return h("p", { class: `verdict ${worse.length ? worst : "info"}` }, badgeOf(worst, worse.length ? "Not healthy" : "Notes"), `: ${said.join(", ")}${blocks.length > 1 ? ", the worst first" : ""}.`);
+  // Count the findings, each of which has a sign above the loss. A cause without findings counts as one.
+  const findings = blocks.flatMap(({ main, reasons }) => (reasons.length ? reasons : [main]));
+  const counts = ["critical", "warning", "info"].map((severity) => [severity, findings.filter((each) => severityOf(each) === severity).length]).filter(([, count]) => count);
+  const nouns = { critical: "critical finding", warning: "warning", info: "note" };
+  const said = counts.map(([severity, count]) => (severity === "critical" && counts.length > 1 ? `${count} critical` : several(count, nouns[severity]))).join(", ");
+  const causes = blocks.filter(({ reasons }) => reasons.length).length;
+  const found = causes && counts.length > 1 ? `${several(findings.length, "finding")} (${said})` : said;
+  const text = causes ? `${several(causes, "cause")}, ${found}` : found;
+  return h("p", { class: `verdict ${worse.length ? worst : "info"}` }, badgeOf(worst, worse.length ? "Not healthy" : "Notes"), `: ${text}${blocks.length > 1 ? ", the worst first" : ""}.`);
 }
 
 /**
  * The card of a block. `view` has the app, the crosshair, the range of steps { from, to } and linkTo(finding), which returns a link to a
- * row. If a flight record is the origin of the cause, the card holds the record too. Returns the element, with the numbers of its
+ * row. If the cause quotes a flight record, the card holds the record too. Returns the element, with the numbers of its
  * findings in `numbers`.
  */
 export function cardOf({ main, reasons }, view, record = null) {
@@ -52,19 +58,22 @@ export function cardOf({ main, reasons }, view, record = null) {
   const shown = main.curve ? main : reasons.find((each) => each.curve && each.name) ?? reasons.find((each) => each.curve);
   const isCause = main.kind === "cause";
   const title = h("h3", {}, badgeOf(severity), h("span", { class: "finding-name" }, main.rule ?? "Finding"), isCause ? confidenceOf(main) : null, sinceOf(main), thresholdOf(main));
+  const parts = record ? recordParts(view.app, record, main) : null;
+  const next = steps("What to do", main.next_steps ?? [main.next].filter(Boolean));
+  // Where the record is the cause, it stands below its sentence.
+  const isTold = record?.message === main.message;
   const text = h(
     "div",
     { class: "finding-text" },
     title,
     h("p", {}, ...withNames(main.message ?? main.verdict ?? "", [main, ...reasons], coded)),
-    record ? recordParts(view.app, record) : null,
-    steps("What to do", main.next_steps ?? [main.next].filter(Boolean)),
+    ...(isTold ? [parts, next] : [next, parts]),
     isCause ? more(reasons.map((each) => reasonOf(each, view)), "finding") : evidenceOf(main, view),
     main.alternatives?.length ? h("details", {}, h("summary", {}, "What else it could be"), list(main.alternatives)) : null,
     main.more ? h("p", { class: "soft" }, "More: ", h("code", {}, main.more)) : null,
     cardActions({ main, reasons, shown }, view),
   );
-  const figure = record?.growth?.steps.length ? growthFigure(record) : shown ? curveOf(shown, view) : null;
+  const figure = record && hasGrowth(record) ? growthFigure(record) : shown ? curveOf(shown, view) : null;
   if (figure) title.after(figure); // the text flows around the curve
   const card = h("article", { class: `finding ${severity}`, tabindex: "-1" }, text);
   card.numbers = [main.number, ...reasons.map((each) => each.number)];

@@ -1,13 +1,17 @@
 // The growth of a flight record: the largest magnitude of its row over the last steps, up to the largest number of the dtype.
 
 import { short } from "./colors.js";
-import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, placeOf, stepAt } from "./curve.js";
+import { STEP_AXIS, curveAxis, drawCurve, drawSteps, hasCurve, pieceText, placeOf, stepAt } from "./curve.js";
 import { clamp, color, h, penOf } from "./dom.js";
+import { brokenKeys } from "./legend.js";
 import { drawDisc, tensorText } from "./marks.js";
 import { countWhile } from "./steps.js";
 
 const [LABELS, TALL] = [58, 124]; // pixels of the labels beside the curve, and of the curve
 const IN_SIGHT = 1e6; // the largest number of the dtype is drawn if it is at most this many times the largest value
+
+/** Whether a record has a growth that is a curve: at least two finite values. */
+export const hasGrowth = ({ growth }) => Boolean(growth) && hasCurve([{ least: growth.abs_max }]);
 
 /** The curve of a record that has a growth, as a figure. Its keys are those of a slider over the steps. */
 export function growthFigure({ growth, step, severity }, height = TALL) {
@@ -25,14 +29,14 @@ export function growthFigure({ growth, step, severity }, height = TALL) {
   const readout = h("span", { class: "curve-value" });
   const factor = isNear ? `${short(largest / highest)} times the largest finite value` : "far above all these values";
   const headroom = largest && highest ? h("p", { class: "soft" }, `The largest ${dtype}, ${short(largest)}, is ${factor}.`) : null;
-  const figure = h("figure", { class: "finding-curve growth" }, h("figcaption", {}, what), holder, readout, headroom);
+  const figure = h("figure", { class: "finding-curve growth" }, h("figcaption", {}, what), holder, readout, h("p", { class: "keys" }, ...brokenKeys([series])), headroom);
   const area = () => ({ left: LABELS, width: Math.max(holder.clientWidth - LABELS - 8, 40), top: 12, height: height - 14 - STEP_AXIS, ...range });
   let [drawnWidth, at] = [0, null];
   const follow = (where) => {
     at = where;
     line.hidden = at === null;
     Object.assign(line.style, { left: `${placeOf(at ?? 0, area())}px`, height: `${height - STEP_AXIS}px` });
-    readout.textContent = pieceText(series, at ?? steps.at(-1));
+    readout.textContent = `${at === null ? "At the end, " : ""}${pieceText(series, at ?? steps.at(-1))}`;
     holder.setAttribute("aria-valuenow", at ?? steps.at(-1));
     holder.setAttribute("aria-valuetext", readout.textContent);
   };

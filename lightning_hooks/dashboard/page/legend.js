@@ -82,6 +82,13 @@ export function specialKeys(hasNan, hasInfinite, hasZero = false, infinite = "in
   return keys.filter(([has]) => has).map(([, name, text]) => keyOfTexture(name, text));
 }
 
+/** The keys of the marks of a curve that is NaN or infinite at some steps; none if it is finite. */
+export function brokenKeys(series) {
+  const hasNan = series.some(({ least, nan }) => nan?.length || least.some(Number.isNaN));
+  const hasInfinite = series.some(({ least, greatest }) => [...least, ...greatest].some((value) => Math.abs(value) === Infinity));
+  return specialKeys(hasNan, hasInfinite);
+}
+
 /** The keys of the textures of what was not measured, by the kinds of the reasons. */
 export const gapKeys = (kinds) => [...new Set(kinds)].map((kind) => keyOfTexture(kind, GAP_TEXTS[kind]));
 

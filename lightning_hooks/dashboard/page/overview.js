@@ -7,9 +7,9 @@ import { h, several, table } from "./dom.js";
 import { blocksOf, cardOf, verdictOf } from "./findings.js";
 import { modeChanges } from "./modes.js";
 import { chartOf, sortedTags, tagsByTransform, transformCard } from "./overviewcharts.js";
-import { isOrigin, recordCard } from "./records.js";
+import { isQuoted, recordCard } from "./records.js";
 import { runHead } from "./runhead.js";
-import { badgeOf, severityOf } from "./severity.js";
+import { badgeOf, severityOf, worstOf } from "./severity.js";
 import { skeleton } from "./skeleton.js";
 import { Strip } from "./strip.js";
 import { unusualRows, vitalsOf } from "./vitals.js";
@@ -59,10 +59,10 @@ export class OverviewView {
     const [overview, vitals] = await Promise.all([source.ask("overview", { run: state.run }), isHealthy ? source.ask("vitals", { run: state.run }) : null]);
     if (!isStill()) return;
     this.head.replaceChildren(runHead(state.run, meta, overview));
-    if (vitals) this.lead.replaceChildren(vitalsOf(vitals), ...this.lead.querySelectorAll(":scope > :not(.vitals)"));
+    this.lead.replaceChildren(...(vitals ? [vitalsOf(vitals)] : []));
     // Leave out the loss, because the strip shows it.
     const tags = sortedTags(overview.run).filter((tag) => !tag.endsWith("run/loss"));
-    const charts = await Promise.all(tags.map((tag) => chartOf(app, tag)));
+    const charts = await Promise.all(tags.map((tag) => chartOf(app, tag, overview.last[tag])));
     const transforms = await Promise.all([...tagsByTransform(overview.transforms)].map(([name, names]) => transformCard(app, name, names)));
     if (!isStill()) return;
     this.shown = key;
@@ -93,13 +93,19 @@ export class OverviewView {
     };
     // Drop the followers of the cards that are replaced below, and keep those of the strip.
     this.crosshair.followers = new Set(this.followers);
-    const originOf = (block) => records.find((record) => isOrigin(record, block.main)) ?? null;
-    const origins = blocks.map(originOf);
-    this.cards = blocks.map((block, i) => cardOf(block, view, origins[i]));
-    this.recordCards = records.filter((record) => !origins.includes(record)).map((record) => recordCard(this.app, record));
+    // Each record is told once: in the card of the first cause that quotes it, otherwise in a card of its own.
+    const left = [...records];
+    const quotedBy = ({ main }) => {
+      const at = left.findIndex((record) => isQuoted(record, main));
+      return at < 0 ? null : left.splice(at, 1)[0];
+    };
+    this.cards = blocks.map((block) => cardOf(block, view, quotedBy(block)));
+    this.recordCards = left.map((record) => recordCard(this.app, record));
     this.top.replaceChildren(this.verdict(blocks));
-    this.lead.replaceChildren(...[...this.recordCards, this.furtherRecords()].filter(Boolean));
-    this.found.replaceChildren(...this.cards);
+    // The diagnosis comes first, unless a record is worse.
+    const worst = worstOf(left);
+    const before = blocks.filter(({ main }) => worstOf([main, worst].filter(Boolean)) === main).length;
+    this.found.replaceChildren(...[...this.cards.slice(0, before), ...this.recordCards, this.furtherRecords(), ...this.cards.slice(before)].filter(Boolean));
   }
 
   showRest(overview, vitals, charts, transforms) {
@@ -116,12 +122,12 @@ export class OverviewView {
     this.rest.replaceChildren(...parts.filter(Boolean));
   }
 
-  /** The last run of the list without a finding above a note, as { name }; otherwise { reason } says why there is none. */
+  /** The last other run without a finding above a note, as { name }; { reason } if no other run serves, null if there is no other run. */
   async lastHealthy() {
     const { loaded, source, state } = this.app;
-    if (!source.isLive) return { reason: "a report holds one run" };
+    if (!source.isLive) return null;
     const others = loaded.shown().filter((run) => run.name !== state.run);
-    if (!others.length) return { reason: "there is no other run here" };
+    if (!others.length) return null;
     const healths = await loaded.health();
     const healthy = others.filter((run) => healths[run.name]?.serves);
     if (!healthy.length) return { reason: "no other run here is healthy" };
@@ -156,10 +162,10 @@ export class OverviewView {
     return h(
       "details",
       { class: "checks" },
-      h("summary", {}, `${several(checks.ran.length, "rule")} looked${reasons.length ? `, ${reasons.length} could not: which, and why` : ""}`),
+      h("summary", {}, `Checked by ${several(checks.ran.length, "health rule")}${reasons.length ? `; ${reasons.length} more could not check this run` : ""}`),
       ...ends.map(([name, text]) => h("p", {}, `${text} ${checks[name]}.`)),
       h("ul", { class: "chips" }, ...checks.ran.map((name) => h("li", {}, name))),
-      reasons.length ? h("p", {}, "Could not look:") : null,
+      reasons.length ? h("p", {}, "Could not check this run:") : null,
       h("ul", {}, ...reasons.map(([name, why]) => h("li", {}, h("strong", {}, name), `: ${why}`))),
       checks.accepted.length ? h("p", {}, `Accepted, so not told: ${checks.accepted.join(", ")}.`) : null,
     );

@@ -4,7 +4,7 @@ import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
 import { helpButton } from "./controls.js";
 import { h } from "./dom.js";
-import { runTitle, tagOf } from "./titles.js";
+import { cardHead, runTitle } from "./titles.js";
 import { usualLegend } from "./usual.js";
 
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
@@ -14,8 +14,11 @@ const TRANSFORM_FACTS = {
 };
 const ORDER = ["grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
 
-/** The card of a global number, of all compared runs; null if the shown run has no value of it. */
-export async function chartOf(app, tag) {
+/**
+ * The card of a global number, of all compared runs; null if the shown run has no value of it. `last` is the value in its head,
+ * { step, value }, in place of the last one.
+ */
+export async function chartOf(app, tag, last = null) {
   const { state, source } = app;
   const runs = [state.run, ...state.others];
   const requests = runs.map(async (run, color) => {
@@ -27,10 +30,11 @@ export async function chartOf(app, tag) {
   const text = tag.endsWith("overhead") ? percent : short;
   const name = tag.slice(tag.lastIndexOf("run/"));
   const usual = app.loaded.usual("", name) ?? null;
+  const value = last ? `step ${last.step.toLocaleString("en-US")}: ${text(last.value)}` : text(series[0].last);
   return h(
     "div",
     { class: "card" },
-    h("h3", {}, h("span", {}, ...(runTitle(tag) ? [runTitle(tag), tagOf(tag)] : [tag, " "]), helpButton(app, () => name)), h("span", { class: "value" }, text(series[0].last))),
+    cardHead(runTitle(tag) ?? tag, tag, helpButton(app, () => name), value),
     lineChart(series, { usual, label: tag, text, onStep: (step) => app.state.set({ view: "step", step }) }),
     usual ? usualLegend(usual) : null,
   );

@@ -2,7 +2,7 @@
 
 import { short } from "./colors.js";
 import { h } from "./dom.js";
-import { growthFigure } from "./growth.js";
+import { growthFigure, hasGrowth } from "./growth.js";
 import { signOf } from "./severity.js";
 
 const INPUTS = 4; // tensors that a card lists
@@ -12,21 +12,22 @@ const stepText = (step) => Number(step).toLocaleString("en-US");
 
 /** The card of a record on the overview. `record` is the answer to `record` (see api.py). */
 export function recordCard(app, record) {
-  const figure = record.growth?.steps.length ? growthFigure(record) : null;
+  const figure = hasGrowth(record) ? growthFigure(record) : null;
   const text = h("div", { class: "finding-text" }, h("h3", {}, ...headOf(record), h("span", { class: "soft" }, `in step ${stepText(record.step)}`)), figure, h("p", {}, record.message), bodyOf(app, record));
   const card = h("article", { class: `finding ${record.severity}`, tabindex: "-1" }, text);
   card.record = record.name;
   return card;
 }
 
-/** What the card of a cause holds of the record that named the cause: all but the sentence, which the cause says too. */
-export function recordParts(app, record) {
-  return h("div", { class: "of-record" }, h("h4", {}, ...headOf(record)), bodyOf(app, record));
+/** What the card of a cause holds of the record that the cause quotes: all but the sentence, which the cause says too. */
+export function recordParts(app, record, cause) {
+  const when = Number(cause.step) === record.step ? null : h("span", { class: "soft" }, `in step ${stepText(record.step)}`);
+  return h("div", { class: "of-record" }, h("h4", {}, ...headOf(record), when), bodyOf(app, record));
 }
 
-/** Whether a cause says what a record says: a flight recorder gives its record to the health rules as a cause. */
-export function isOrigin(record, cause) {
-  return cause.kind === "cause" && Number(cause.step) === record.step && cause.message === record.message;
+/** Whether a cause says what a record says: the record is the cause, or the cause quotes it. */
+export function isQuoted(record, cause) {
+  return cause.kind === "cause" && record.message !== "" && String(cause.message ?? "").includes(record.message);
 }
 
 const headOf = (record) => [h("span", { class: `badge as-is ${record.severity}` }, signOf("record"), "Flight record"), h("span", { class: "finding-name" }, record.title)];

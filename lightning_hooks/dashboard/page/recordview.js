@@ -2,7 +2,7 @@
 
 import { short } from "./colors.js";
 import { h, several, table } from "./dom.js";
-import { growthFigure } from "./growth.js";
+import { growthFigure, hasGrowth } from "./growth.js";
 import { tensorText } from "./marks.js";
 import { factsOf, inputsTitle, nonfiniteText } from "./records.js";
 import { badgeOf } from "./severity.js";
@@ -36,7 +36,7 @@ export class RecordView {
   }
 
   parts(record) {
-    const { trail, growth, inputs, context, notes, failure } = record;
+    const { trail, inputs, context, notes, failure } = record;
     const titled = (title, ...children) => h("section", {}, h("h2", {}, title), ...children);
     return [
       this.others(record),
@@ -44,7 +44,7 @@ export class RecordView {
       h("p", { class: `verdict ${record.severity}` }, badgeOf(record.severity, record.title), ": ", record.message),
       factsOf(record),
       trail.length ? titled(`The last ${several(trail.length, "call")} in order of execution`, h("p", { class: "soft" }, TRAIL), new Trail(record, (entry) => this.open(entry)).element) : null,
-      growth?.steps.length ? titled("How it grew", growthFigure(record, GROWTH)) : null,
+      hasGrowth(record) ? titled("How it grew", growthFigure(record, GROWTH)) : null,
       inputs.length ? titled(inputsTitle(record), table(["tensor", "shape", "dtype", "least", "greatest", "least magnitude", "headroom", "not finite"], inputs.map(inputLine))) : null,
       failure?.traceback ? titled("Traceback", h("pre", { class: "traceback", tabindex: "0" }, failure.traceback)) : null,
       notes.length ? titled("Notes", h("ul", {}, ...notes.map((each) => h("li", {}, each)))) : null,

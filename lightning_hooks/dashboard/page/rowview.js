@@ -12,7 +12,7 @@ import { histogramPictures } from "./ridges.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
 import { swatch } from "./textures.js";
-import { statTitle, tagOf, tensorTitle } from "./titles.js";
+import { cardHead, statTitle, tagOf, tensorTitle } from "./titles.js";
 import { usualLegend } from "./usual.js";
 import { counterpart, worstRow } from "./worst.js";
 
@@ -125,7 +125,7 @@ export class RowView {
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, h("span", {}, statTitle(stat), statTitle(stat).toLowerCase() === stat ? " " : tagOf(stat), helpButton(app, () => stat)), h("span", { class: "value" }, lastText(series[0]))),
+      cardHead(statTitle(stat), stat, helpButton(app, () => stat), lastText(series[0])),
       lineChart(series, { usual, marks: marksOf(marked(app.meta), name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       usual ? usualLegend(usual) : null,
       ...series.map(nonfiniteNote),

@@ -5,6 +5,7 @@ import { helpButton } from "./controls.js";
 import { STEP_AXIS, curveAxis, drawCurve, drawSecond, drawSteps, pieceText, stepAt, placeOf } from "./curve.js";
 import { CurveField } from "./curvefield.js";
 import { clamp, h, onceAFrame, penOf } from "./dom.js";
+import { brokenKeys } from "./legend.js";
 import { marked } from "./marks.js";
 import { severityOf, signOf, worstOf } from "./severity.js";
 import { MOST_SMOOTHING, smoothed } from "./smoothing.js";
@@ -144,7 +145,7 @@ export class Strip {
     const isDashed = seconds.length && h("span", {}, h("i", { class: "dashed", style: seconds.length === 1 ? "color: var(--third)" : "" }), `${this.secondTag}${/loss/i.test(this.tag) && /loss/i.test(this.secondTag) ? "" : " (right axis)"}`);
     const most = Math.max(0, ...series.map(({ steps, ends }) => Math.max(0, ...steps.map((step, i) => ends[i] - step))));
     const isSeveral = most > 0 && series.some(({ mean }) => mean) && h("span", { class: "piece-keys" }, `each point joins up to ${most + 1} steps: `, h("i", { class: "fine" }), "max ", h("i", { class: "thick" }), "mean ", h("i", { class: "fine" }), "min");
-    return h("p", { class: "keys" }, ...[isDashed, isSeveral].filter(Boolean));
+    return h("p", { class: "keys" }, ...[isDashed, isSeveral, ...brokenKeys([...series, ...seconds])].filter(Boolean));
   }
 
   follow(step) {

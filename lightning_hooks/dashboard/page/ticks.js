@@ -15,7 +15,17 @@ export function tickTexts(values, text = short) {
     const form = (value) => withDigits(value, digits);
     texts = values.map((value) => (value === null ? "" : text === short ? form(value) : text(value, form)));
   }
-  return texts;
+  return text === short && areMixed(texts) ? oneStyle(values) : texts;
+}
+
+const areMixed = (texts) => texts.some((each) => each.includes("e")) && texts.some((each) => each && each !== "0" && !each.includes("e"));
+
+/** The texts of round numbers in one style: 0.0005 and 0.001 if all are of a moderate size, otherwise 1e-5 and 1e3. A null has no text. */
+export function oneStyle(values) {
+  const numbers = values.map((value) => value && Number(value.toPrecision(12)));
+  const isPlain = numbers.every((value) => !value || (Math.abs(value) >= 1e-4 && Math.abs(value) < 1e6));
+  const textOf = (value) => (value === 0 || isPlain ? String(value) : value.toExponential()).replace(/^-/, "−").replace("e+", "e");
+  return numbers.map((value) => (value === null ? "" : textOf(value)));
 }
 
 /** At most six round numbers between the bounds of a scale, see makeScale(); powers of ten where a logarithmic scale holds two of them. */

@@ -46,11 +46,11 @@ const RUN_TITLES = {
   grad_norm: "Gradient norm",
   final_grad_norm: "Gradient norm after clipping",
   param_norm: "Parameter norm",
-  update_ratio: "Update relative to the parameters",
+  update_ratio: "Relative size of updates",
   nonfinite: "NaN and infinite elements",
   noise_scale: "Noise scale",
   skipped_steps: "Skipped steps",
-  overhead: "Share of the step that watching takes",
+  overhead: "Share of time for watching",
 };
 const COMMON_TENSORS = ["grad", "final_grad", "update", "param", "output", "output_grad"];
 const COMMON_STATS = ["norm", "std", "ratio", "mean", "abs_max", "zero_fraction", "nonfinite"];
@@ -103,6 +103,11 @@ export function runTitle(tag) {
 
 /** A tag in small letters beside a title. */
 export const tagOf = (...words) => h("span", { class: "tag" }, ` ${words.filter(Boolean).join(" ")}`);
+
+/** The head of a card: a title with its help and a value in one line, and below it the tag, so that the heads of all cards are equally tall. */
+export function cardHead(title, tag, help, value) {
+  return h("h3", {}, h("span", { class: "card-title" }, `${title} `, help), h("span", { class: "value" }, value), tagOf(tag === title.toLowerCase() || tag === title ? "\u00a0" : tag));
+}
 
 /** The options of a select for tensors or statistics: the common ones first, all others below "More". */
 function groupedOptions(names, isCommon, rank, title) {

@@ -2,7 +2,7 @@
 
 import { short } from "./colors.js";
 import { question } from "./disclosure.js";
-import { color, h } from "./dom.js";
+import { clamp, color, h } from "./dom.js";
 
 /** The axis of a chart reaches to the typical value, so that its line is in sight: the bounds of uPlot, widened. */
 export function withTypical([low, high], usual, isLog) {
@@ -12,23 +12,27 @@ export function withTypical([low, high], usual, isLog) {
 }
 
 /** Draw the usual range below the curves of a chart of uPlot. */
-export function drawUsual(chart, { low, high, typical }, isLog) {
+export function drawUsual(chart, usual, isLog) {
   const { ctx: pen, bbox } = chart;
-  const [top, bottom] = [bbox.top, bbox.top + bbox.height];
-  const y = (value) => (isLog && value <= 0 ? bottom : Math.min(Math.max(chart.valToPos(value, "y", true), top), bottom));
+  const bottom = bbox.top + bbox.height;
+  drawBand(pen, usual, bbox, (value) => (isLog && value <= 0 ? bottom : chart.valToPos(value, "y", true)), window.devicePixelRatio || 1);
+}
+
+/** Draw the usual range into `area`, { left, top, width, height }; yOf(value) is a height, and `ratio` the pixels of a CSS pixel. */
+export function drawBand(pen, { low, high, typical }, { left, top, width, height }, yOf, ratio = 1) {
+  const y = (value) => clamp(yOf(value), top, top + height);
   pen.save();
   pen.fillStyle = color("third");
   pen.globalAlpha = 0.14;
-  pen.fillRect(bbox.left, y(high), bbox.width, y(low) - y(high));
+  pen.fillRect(left, y(high), width, y(low) - y(high));
   pen.globalAlpha = 1;
   if (typical !== null) {
-    const ratio = window.devicePixelRatio || 1;
     pen.strokeStyle = color("third");
     pen.lineWidth = 1.5 * ratio;
     pen.setLineDash([6 * ratio, 4 * ratio]);
     pen.beginPath();
-    pen.moveTo(bbox.left, y(typical));
-    pen.lineTo(bbox.left + bbox.width, y(typical));
+    pen.moveTo(left, y(typical));
+    pen.lineTo(left + width, y(typical));
     pen.stroke();
   }
   pen.restore();
@@ -39,7 +43,7 @@ const rangeText = (bound) => (bound >= 1e-6 && bound < 1e-3 ? String(Number(boun
 
 /** The legend of a usual range. */
 export function usualLegend({ low, high, typical, source }) {
-  const line = typical === null ? [] : [h("i", { class: "usual-line" }), `usually about ${short(typical)}, `];
+  const line = typical === null ? [] : [h("i", { class: "usual-line" }), `often ${short(typical)}, `];
   const from = question("Where is the usual range from?", () => [h("p", { class: "source" }, `Where the usual range is from: ${source}.`)]);
-  return h("p", { class: "fact usual" }, ...line, h("i", { class: "usual-band" }), `usual range ${rangeText(low)} to ${rangeText(high)} `, from);
+  return h("p", { class: "fact usual" }, ...line, h("i", { class: "usual-band" }), `usual ${rangeText(low)} `, h("span", { class: "together" }, `to ${rangeText(high)} `, from));
 }
