@@ -293,6 +293,7 @@ def _without_places(message: str) -> str:
         'The ranks differ: a part of the model differs between them.'
     """
     text = message.replace(": then {where}, since step {step}", "").replace("the module of {where}", "a module")
+    text = re.sub(r", first seen in \{where\}", "", text)
     text = re.sub(r": \{where\}(?: first)?(?:, (?:since|at|by)? ?(?:step )?\{step\})?(?: first)?\.$", ".", text)
     text = re.sub(r",? (?:since|at|by) step \{step\}(?: first)?", "", text)
     text = text.replace("{where}", "a part of the model")

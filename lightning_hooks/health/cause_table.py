@@ -182,7 +182,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="LearningRateTooHigh",
-        message="The training diverged until numbers were too large for their format: {where} first, at step {step}.",
+        message="The training diverged until numbers were too large for their format, first seen in {where} at step {step}.",
         required=("NonFinite",),
         supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
         next_steps=(
@@ -198,7 +198,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="LearningRateTooHigh",
-        message="The steps are too large for this model, since step {step}: {where} first.",
+        message="The steps are too large for this model, since step {step}, first seen in {where}.",
         any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
         supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates", "WeightDecayTooLarge"),
         next_steps=SMALLER_STEPS,

@@ -15,8 +15,9 @@ from tests.health.test_causes import finding, findings_of
 def test_a_cause_is_one_block_with_a_reason_for_each_finding():
     findings = findings_of("UpdateTooLarge", "LossDiverged", first=30)
     text = as_text(blocks_of(explain(findings, Evidence()), findings))
-    assert text.splitlines()[:3] == [
-        "WARNING: LearningRateTooHigh (likely). The steps are too large for this model, since step 30: fc first.",
+    assert text.splitlines()[:4] == [
+        "WARNING: LearningRateTooHigh (likely). The steps are too large for this model, since step 30, first seen in",
+        "  fc.",
         "  Why   UpdateTooLarge in fc, since step 30: numbers",
         "        LossDiverged in fc, since step 30: numbers",
     ]
