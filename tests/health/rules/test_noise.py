@@ -18,7 +18,7 @@ def peaked(size, peak):
 
 
 def stepped(final, steps=60):
-    """A run whose gradients are 1 with a peak of 9 after the backward pass, and at every tenth step `final` before the update."""
+    """A run whose gradients are 1 with a peak of 9, and at every tenth step `final` right before the update."""
     tensors = {("param", name): Made() for name in NAMES} | {("grad", name): peaked(1.0, 9.0) for name in NAMES}
     tensors |= {("final_grad", name): lambda step: final(step) if step % 10 == 9 else None for name in NAMES}
     return run(MODEL, tensors, steps, facts=FACTS)
