@@ -34,7 +34,8 @@ class TargetsOutOfReach(HealthRule):
         after: the number of first steps that are not judged.
         share: the share of the steps of the fit that are not judged either.
         latest: the step from which on all are judged, however long the fit is.
-        rounding: the relative difference up to which the loss is a mean squared error, and gradients have the same size.
+        rounding: the relative difference up to which the loss is a mean squared error.
+        alike: the relative difference up to which gradients have the same size: a Huber loss has smaller ones at few samples.
         kept: the share of its early level above which a mean absolute error has not been lowered.
     """
 
@@ -44,6 +45,7 @@ class TargetsOutOfReach(HealthRule):
     share: float = 0.2
     latest: int = 1000
     rounding: float = 0.01
+    alike: float = 0.05
     kept: float = 0.8
     patience: int = 10
     every_n_steps: int = 20
@@ -83,7 +85,7 @@ class TargetsOutOfReach(HealthRule):
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             squared, absolute = gradients / 2, loss.values[:, 0] / gradients
             is_squared = np.abs(np.square(squared) / loss.values[:, 0] - 1) < self.rounding
-            is_absolute = np.abs(slope / largest.values[:, largest.names.index(last)] - 1) < self.rounding
+            is_absolute = np.abs(slope / largest.values[:, largest.names.index(last)] - 1) < self.alike
         is_absolute &= ~is_squared & self._stands(evidence)
         for residuals, is_such, text in ((squared, is_squared, _squared), (absolute, is_absolute, _absolute)):
             holds = is_such & is_late & np.isfinite(residuals) & (residuals > limits)
