@@ -515,7 +515,7 @@ TRAININGS = [
         sorted_by_label,
         250,
         "set",
-        Expectation("pattern", ("LossSpike", "GradientSpike", "LossDiverged"), onset=5),
+        Expectation("pattern", ("LossSpike", "GradientSpike", "LossDiverged", "LossFollowsOrder"), onset=5),
         "Samples come sorted by their label, one class after the other.",
     ),
     Training(

@@ -36,6 +36,20 @@ def cleared_early(seed: int) -> Case:
     return Case(ClearedEarly(), loader(*digits(), seed=seed))
 
 
+class Noisy(Perceptron):
+    """Adds noise to its gradients that is ten times as large, as a privacy that was set far too strictly does."""
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad += 10 * parameter.grad.square().mean().sqrt() * torch.randn_like(parameter.grad)
+
+
+def noise_on_gradients(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Noisy(adamw(1e-3)), loader(*digits(), seed=seed))
+
+
 class SteppedWithin(Perceptron):
     """Trains each parameter as soon as its gradient is there, and gives Lightning an optimizer that finds none."""
 
@@ -236,6 +250,15 @@ TRAININGS = [
         "held",
         Expectation("fact", ("NoGradient", "UnchangedParameter"), "side*", "GradientCut"),
         "One of two branches is computed under no_grad.",
+    ),
+    Training(
+        "noise-on-gradients",
+        "gradients",
+        noise_on_gradients,
+        100,
+        "set",
+        Expectation("pattern", ("GradientsNoisy",)),
+        "Code adds normal noise to each gradient before the step, ten times as large as the gradient.",
     ),
     Training(
         "clipped-to-nothing",

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
 
 from galleries.health.faulty_parts import Learner, Perceptron, adamw, digits, loader
 from galleries.health.training import Case, Expectation, Training
@@ -79,6 +80,41 @@ def tokens_not_shifted(seed: int) -> Case:
     return Case(Copier(ignored=PADDING), loader(phrases(seed, padding=PADDING), seed=seed))
 
 
+class ShiftedTwice(Writer):
+    """Is asked for the token behind the next one, because its labels are shifted, and the loss shifts them again."""
+
+    def loss(self, batch: Any) -> Tensor:
+        (tokens,) = batch
+        given, labels = tokens[:, :-1], tokens[:, 1:]
+        scores = self.scores(given)[:, :-1].flatten(0, 1)
+        return functional.cross_entropy(scores, labels[:, 1:].flatten(), ignore_index=self.ignored)
+
+
+def tokens_shifted_twice(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(ShiftedTwice(ignored=PADDING), loader(phrases(seed, padding=PADDING), seed=seed))
+
+
+class Parted(Dataset[tuple[Tensor, Tensor]]):
+    """Digits whose labels a second generator orders, so that they belong to other digits in each epoch."""
+
+    def __init__(self, seed: int) -> None:
+        self.inputs, self.labels = digits()
+        self.source = Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        other = int(torch.randint(len(self), (), generator=self.source))
+        return self.inputs[index], self.labels[other]
+
+
+def labels_drawn_apart(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Perceptron(adamw(1e-3)), DataLoader(Parted(seed), 64, shuffle=True, drop_last=True))
+
+
 TRAININGS = [
     Training(
         "targets-ignored",
@@ -106,5 +142,23 @@ TRAININGS = [
         "set",
         Expectation("pattern", ("TargetsAreInputs",)),
         "A model of language is asked for the token that it is given.",
+    ),
+    Training(
+        "tokens-shifted-twice",
+        "data",
+        tokens_shifted_twice,
+        100,
+        "held",
+        Expectation("fact", ("TargetsMisplaced",), cause="TargetsMisplaced"),
+        "The labels of a model of language are shifted, and its loss shifts them again.",
+    ),
+    Training(
+        "labels-drawn-apart",
+        "data",
+        labels_drawn_apart,
+        100,
+        "held",
+        Expectation("pattern", ("TargetsChange",), cause="TargetsChange"),
+        "The loader draws labels apart from their inputs, so that a digit has another label in each epoch.",
     ),
 ]

@@ -8,6 +8,7 @@ from typing import Final
 from lightning_hooks.health.cause_effects import DULL, SMALLER_STEPS, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import began_saturated, is_at_chance_in_ordinary_steps
+from lightning_hooks.health.far_batches import has_far_batch, said_of_far_batch
 from lightning_hooks.health.first_causes import FIRST_CAUSES
 from lightning_hooks.health.first_steps import has_faded_from_start
 from lightning_hooks.health.last_causes import AT_CHANCE, LAST_CAUSES
@@ -24,7 +25,7 @@ from lightning_hooks.health.steps_before import (
     has_raised_rate,
     through_time,
 )
-from lightning_hooks.health.tied_heads import has_large_tied_head, size_of_tied_head
+from lightning_hooks.health.tied_heads import has_large_head, has_large_tied_head, size_of_head, size_of_tied_head
 
 _WEIGHTS_WRITTEN: Final = CauseRule(
     name="WeightsWritten",
@@ -122,6 +123,20 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
     ),
     CauseRule(
+        name="InitializationTooLarge",
+        message="The weight of the head begins so large that its outputs are far apart before anything is learned: {where}.",
+        required=("InitialLoss",),
+        supporting=(*UNSTABLE, *DULL, *STUCK),
+        next_steps=(
+            "Start the head small: `reset_parameters()` of its class, or a standard deviation of 0.02.",
+            "If the head was to have the weight of an embedding, look whether both still are one parameter.",
+        ),
+        alternatives=("Logits that are multiplied by a factor: then the weight of the head is of ordinary size.",),
+        confidence="likely",
+        condition=has_large_head,
+        detail=size_of_head,
+    ),
+    CauseRule(
         name="InitializationTooSmall",
         message="Weights start too small: the signal fades at {where} from the first steps on.",
         any_of=("PoorInitialization<", "OddInitialization<"),
@@ -164,6 +179,20 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         alternatives=("A learning rate that is too high: then a smaller one lets the slopes rise within some steps.",),
         condition=began_saturated,
+    ),
+    CauseRule(
+        name="BadBatch",
+        message="The data of one step is far larger than all data before, and then training broke: {where}, since step {step}.",
+        any_of=UNSTABLE,
+        supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "LostUpdates"),
+        next_steps=(
+            "Look at the batch of that step: its scale, missing values, a sample of another source.",
+            "Clip the norm of the gradient, so that one batch cannot undo the training; go on from a checkpoint before it.",
+        ),
+        alternatives=("Code that writes into the weights of the first layer: then they are larger at that step too.",),
+        confidence="likely",
+        history=has_far_batch,
+        detail=said_of_far_batch,
     ),
     CauseRule(
         name="RecurrenceExplodes",

@@ -17,6 +17,8 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
         "what was learned."
     ),
     "TargetsIgnored": "There is no gradient, and every step of the training is lost time.",
+    "TargetsMisplaced": "The model learns to predict another token than the one that is to come next.",
+    "TargetsChange": "The model cannot learn labels that do not belong to the inputs, and becomes unsure of the others.",
     "TieLost": (
         "The two weights drift apart, the model has more parameters than planned, and a checkpoint may restore only one "
         "of them."

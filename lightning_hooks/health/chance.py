@@ -17,6 +17,8 @@ from lightning_hooks.health.usage import losses_may_balance
 from lightning_hooks.health.window import Array
 from lightning_hooks.health.witness import ZERO, error_of, noise_of
 
+ONE_HALF: Final = "probabilities of one half"
+"""The output whose loss of pairs is known, though the model need not have a last layer."""
 LATE: Final = 8
 """The smallest number of losses whose median is the level of the last ones."""
 _SHARE: Final = 0.005  # a fall by less is none, however quiet the loss is
@@ -34,6 +36,10 @@ _LOGISTIC: Final = 0.1  # the relative difference of a first loss and gradient f
 _NEAR: Final = (0.9, 1.3)  # multiples of the loss of one half between which one that knows nothing begins
 _EXACT: Final = 0.02  # the largest doubt, as a share of that loss, with which a loss that is there is there by no coincidence
 _TIMES: Final = 5.0  # standard errors that even one of some hundred medians does not exceed by luck
+_ALIKE: Final = 0.03
+"""The share of the loss of equal scores that one of scores which are nearly alike has lost at most."""
+_LEAST_SCORES: Final = 8
+"""The smallest number of samples of a batch whose scores are compared."""
 _SHARE_OF_FIT: Final = 0.9
 """Outputs that hardly differ count only after this share of the fit, because recurrent networks may start so slowly."""
 _LONG: Final = 250
@@ -46,10 +52,14 @@ class Chance(NamedTuple):
     Args:
         loss: its value.
         of: which output has it.
+        means: what follows for a run that is there.
+        is_near: whether the loss is a little below it.
     """
 
     loss: float
     of: str
+    means: str = "outputs do not depend on inputs, or labels do not belong to them"
+    is_near: bool = False
 
 
 def late_losses(evidence: Evidence) -> Array:
@@ -72,15 +82,19 @@ def chance_reached(evidence: Evidence) -> Chance | None:
 
     The loss of equal probabilities is known of a cross entropy. Of labels with other frequencies, of yes or no, and of a mean
     squared error, chance follows from the outputs: their differences between samples are worth hardly anything to the loss.
-    Those of a slow start are so too, so that nine tenths of the fit must be over. Several losses may balance, so they have no
-    chance; and a loss that falls is not there.
+    Those of a slow start are so too, so that nine tenths of the fit must be over. A loss that compares the samples of a batch
+    begins at that of equal scores; if it has left that by hardly anything by then, the scores are still alike. Several losses
+    may balance, so they have no chance; and a loss that falls is not there.
 
     Args:
         evidence: of the run.
     """
     late = late_losses(evidence)
-    if losses_may_balance(evidence) or not _stands(evidence):
+    if losses_may_balance(evidence):
         return None
+    scores = _of_equal_scores(evidence, late)
+    if scores is not None or not _stands(evidence):
+        return scores
     equal = _of_equal_probabilities(evidence)
     if equal is not None and is_at_chance(late, equal.loss):
         return equal
@@ -213,7 +227,29 @@ def _of_one_half(evidence: Evidence, late: Array) -> Chance | None:
     is_there = _NEAR[0] < float(first[0]) / half < _NEAR[1] and is_at_chance(early, half) and doubt <= _EXACT * half
     if not is_there or abs(float(np.median(late)) - half) > doubt or cross_entropy_of(evidence) is not None:
         return None
-    return Chance(half, "probabilities of one half")
+    return Chance(half, ONE_HALF)
+
+
+def _of_equal_scores(evidence: Evidence, late: Array) -> Chance | None:
+    """The loss of equal scores of all samples of a batch, if the loss began there and is still nearly there.
+
+    A contrastive loss chooses among the samples of a batch, or of its two views, with or without the sample itself.
+    """
+    head, first, facts = _Head.of(evidence), evidence.start(*LOSS), evidence.facts
+    if head is None or head.classes < 2 or first is None or len(late) < LATE or not _has_trained_long(evidence):
+        return None
+    batches = 1 if facts is None or facts.accumulate is None else facts.accumulate
+    rows = known_median(head.elements) / head.classes / batches
+    now = float(np.median(late))
+    if not rows >= _LEAST_SCORES or cross_entropy_of(evidence) is not None:
+        return None
+    for count in (rows, rows - 1, rows / 2, rows / 2 - 1):
+        equal = math.log(count)
+        levels = np.array([float(first[0]), now]) / equal
+        if count >= _LEAST_SCORES - 1 and float(count).is_integer() and (np.abs(levels - 1) <= _ALIKE).all():
+            is_near = now < equal - doubt_of(late, equal)
+            return Chance(equal, f"{count:.0f} equal scores of a batch", "all scores of a batch are nearly alike", is_near)
+    return None
 
 
 def _has_trained_long(evidence: Evidence) -> bool:

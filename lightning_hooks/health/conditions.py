@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from lightning_hooks.health.chance import chance_reached
+from lightning_hooks.health.chance import ONE_HALF, chance_reached, doubt_of, late_losses
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import WEIGHTED, is_weight, roles_of, without_parametrizations
 from lightning_hooks.health.rules.activations import SaturatedActivation, slopes_of
@@ -15,6 +15,8 @@ from lightning_hooks.health.usage import frozen_and_held
 
 _MOVES: Final = 3e-4
 """The share of a weight that a step must change if small steps are not to explain a loss: a third of the usual one."""
+_EXACT: Final = 0.01
+"""The largest doubt, as a share of the loss at chance, with which a loss is exactly there."""
 _NO_SLOPE: Final = 1e-6
 """The mean slope of an activation, as a share of the largest one, below which hardly any gradient passes it."""
 
@@ -22,6 +24,21 @@ _NO_SLOPE: Final = 1e-6
 def is_at_chance(evidence: Evidence) -> bool:
     """Whether the loss is that of an output which is the same for every sample."""
     return chance_reached(evidence) is not None
+
+
+def is_at_chance_by_large_steps(evidence: Evidence) -> bool:
+    """Whether the loss is at chance, and is no loss of pairs that is exactly there.
+
+    Too large steps throw the scores of pairs far apart, so that the loss is above that of one half. One that is exactly there
+    is that of labels that say nothing.
+    """
+    chance = chance_reached(evidence)
+    if chance is None:
+        return False
+    late = late_losses(evidence)
+    doubt = doubt_of(late, chance.loss)
+    is_exact = doubt < _EXACT * chance.loss and abs(float(np.median(late)) - chance.loss) <= doubt
+    return not (is_exact and chance.of == ONE_HALF)
 
 
 def is_at_chance_in_ordinary_steps(evidence: Evidence) -> bool:
@@ -100,10 +117,17 @@ def has_input_of_zeros(evidence: Evidence) -> bool:
 
 
 def has_gradients_in_backward(evidence: Evidence) -> bool:
-    """Whether a gradient other than 0 reaches the output of a layer with parameters."""
+    """Whether a gradient other than 0 reaches the output of a layer with parameters, and not only that of the last of several.
+
+    Code behind the last layer may end the gradient there, such as an activation that is a hook.
+    """
     structure = evidence.structure
     layers = {each.module for each in structure.parameters} if structure is not None else set()
-    return any(value > 0 for name, value in _last(evidence, "output_grad", "abs_max").items() if name in layers)
+    gradients = _last(evidence, "output_grad", "abs_max")
+    known = [name for name in gradients if name in layers]
+    last = next((name for name in reversed(evidence.order) if name in known), "")
+    before = [name for name in known if name != last]
+    return any(gradients[name] > 0 for name in before or known)
 
 
 def has_activation_of_zeros(evidence: Evidence) -> bool:

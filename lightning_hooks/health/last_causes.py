@@ -6,7 +6,12 @@ from typing import Final
 
 from lightning_hooks.health.cause_effects import DULL, SMALLER_STEPS, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
-from lightning_hooks.health.conditions import has_activation_of_zeros, has_activation_without_slope, is_at_chance
+from lightning_hooks.health.conditions import (
+    has_activation_of_zeros,
+    has_activation_without_slope,
+    is_at_chance,
+    is_at_chance_by_large_steps,
+)
 from lightning_hooks.health.first_steps import has_lost_float16_weights
 from lightning_hooks.health.slow_causes import STEPS_TOO_SMALL
 from lightning_hooks.health.steps_before import has_stepped_too_far, step_sizes
@@ -26,6 +31,7 @@ AT_CHANCE: Final = CauseRule(
         "A plateau at the start, which some deep networks need long to leave: then the loss falls, and the finding is over.",
         "A learning rate that is too low: then the loss falls with one that is ten times larger.",
         "Inputs that say hardly anything about the labels: then no other model does better than a constant output.",
+        "A temperature that makes the scores of a contrastive loss alike: then the loss falls with one of 0.1.",
     ),
     while_standing=True,
     condition=is_at_chance,
@@ -158,7 +164,7 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("Labels that do not belong to their inputs: then the loss stays at chance with smaller steps, too.",),
         detail=step_sizes,
         while_standing=True,
-        condition=is_at_chance,
+        condition=is_at_chance_by_large_steps,
         history=has_stepped_too_far,
     ),
     AT_CHANCE,

@@ -13,6 +13,7 @@ from lightning_hooks.health.conditions import (
 from lightning_hooks.health.rules.copies import CopyUpdated
 from lightning_hooks.health.rules.loss_inputs import LabelsFitHead
 from lightning_hooks.health.rules.resume import StateNotRestored, what_is_lost
+from lightning_hooks.health.rules.targets import TargetsChange, TargetsMisplaced
 from lightning_hooks.health.rules.ties import TieBroken
 from lightning_hooks.health.schedule_causes import SCHEDULE_MISMATCH
 from lightning_hooks.health.sighted import said
@@ -34,13 +35,32 @@ LOOP_CAUSES: Final[tuple[CauseRule, ...]] = (
         name="BetasSwapped",
         message="The betas of the optimizer are the other way round: the second one belongs to the squared gradients.",
         required=("BetasSwapped",),
-        any_of=(*UNSTABLE, *STUCK),
         supporting=(*UNSTABLE, *STUCK, *DULL, "LostUpdates"),
         next_steps=("Give betas in their order: that of the gradients first, as (0.9, 0.999).",),
         alternatives=("A learning rate that is too high: then the training also breaks with the usual betas.",),
         detail=said("betas-swapped"),
         condition=has_swapped_betas,
         confidence="likely",
+    ),
+    CauseRule(
+        name="TargetsMisplaced",
+        message="The targets are not the tokens that follow the given ones.",
+        required=("TargetsMisplaced",),
+        supporting=("LossConstant",),
+        next_steps=TargetsMisplaced.next_steps,
+        alternatives=("A model that predicts several tokens ahead on purpose: accept the finding.",),
+        confidence="likely",
+        detail=said("targets-misplaced"),
+    ),
+    CauseRule(
+        name="TargetsChange",
+        message="Labels do not belong to their inputs: the same samples have other targets in another epoch.",
+        required=("TargetsChange",),
+        supporting=("LossConstant",),
+        next_steps=TargetsChange.next_steps,
+        alternatives=("Labels that are made anew in each epoch on purpose: accept the finding.",),
+        confidence="likely",
+        detail=said("targets-change"),
     ),
     CauseRule(
         name="OptimizerWritesCopy",

@@ -9,7 +9,7 @@ import numpy as np
 from lightning_hooks.health.cross_entropy import NEEDS
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.layers import last_layer
-from lightning_hooks.health.roles import Array, known_median, roles_of
+from lightning_hooks.health.roles import Array, known_median, roles_of, starts
 
 _LEAST: Final = 16
 """The smallest number of steps from which a law is read."""
@@ -26,6 +26,14 @@ _STEEPER: Final = 10.0
 """The multiple of the first gradient to which that of such a loss has grown; it falls the faster the further it goes."""
 _LAST: Final = 10  # losses
 _WHOLE: Final = ("", "run/grad_norm")
+_LARGEST: Final = ("output_grad", "abs_max")
+_SIZE: Final = ("output", "rms")
+_LEVEL: Final = 0.01
+"""The relative range of the largest gradients of outputs that have one size, whatever the outputs are."""
+_LINEAR: Final = (0.5, 1.02)
+"""The loss as a share of the product of its gradient and the outputs: 1 if it is a multiple of them, less if signs differ."""
+_FURTHER: Final = 5.0
+"""The multiple of their first size to which such a loss and its outputs have grown."""
 
 
 def factor_of_square(evidence: Evidence) -> float:
@@ -55,6 +63,45 @@ def factor_of_square(evidence: Evidence) -> float:
         return float("nan")
     factor = known_median(factors)
     return factor if bool((np.abs(factors / factor - 1) < _RESIDUE).all()) else float("nan")
+
+
+def grows_with_outputs(evidence: Evidence) -> tuple[float, float] | None:
+    """The sizes of the first and last losses below 0 that fall in proportion to the outputs of the last layer.
+
+    A loss of margins or of yes or no is never below 0. With a minus sign it ends as a straight line of the outputs: each
+    sample whose answer is wrong has a gradient of one size, and the loss is that gradient times the output. Both grow without
+    end.
+
+    Args:
+        evidence: of the run.
+
+    Returns:
+        None for any other loss.
+    """
+    loss, roles = evidence.loss(), roles_of(evidence)
+    needs = (*NEEDS[:2], _LARGEST, _SIZE)
+    if loss is None or roles is None or not loss.values.shape[1] or not set(needs) <= set(evidence.needs):
+        return None
+    name, columns = last_layer(evidence, roles), []
+    for need in needs:
+        track = evidence.track(*need)
+        if track is None or name not in track.names:
+            return None
+        columns.append(track.values[:, track.names.index(name)])
+    is_known = np.isfinite(loss.values[:, 0]) & np.isfinite(columns).all(axis=0)
+    losses, (count, slope, largest, size) = loss.values[is_known, 0], (each[is_known] for each in columns)
+    start, first = evidence.start(*LOSS), float(starts(evidence, *_SIZE, (name,))[0])
+    if len(losses) < _LEAST or start is None or not (start[0] < 0 and losses.max() < 0):
+        return None
+    last = slice(-_LAST, None)
+    shares = -losses[last] / (count[last] / evidence.ranks * slope[last] * size[last])
+    is_straight = (
+        np.ptp(largest[last]) <= _LEVEL * largest[last].max() and _LINEAR[0] <= shares.min() <= shares.max() <= _LINEAR[1]
+    )
+    begin, now = float(abs(start[0])), float(np.abs(losses[last]).min())
+    if not is_straight or now < _FURTHER * begin or not size[last].min() > _FURTHER * first > 0:
+        return None
+    return begin, now
 
 
 def growth_below_zero(evidence: Evidence) -> tuple[float, float, float] | None:

@@ -26,6 +26,7 @@ _MOST_KNOWN: Final = 64
 _BATCH_NORM: Final = re.compile(r"BatchNorm")
 _NORM_OF_UNITS: Final = re.compile(r"(Layer|Group|RMS|LocalResponse)Norm")
 _RECTIFIER: Final = re.compile(r"relu", re.IGNORECASE)
+_SMOOTH: Final = re.compile(r"gelu|silu|swish|mish|softplus", re.IGNORECASE)
 _LEAKY: Final = re.compile(r"leaky|prelu|rrelu", re.IGNORECASE)
 
 
@@ -73,6 +74,13 @@ class Roles:
     def are_rectifiers(self, names: tuple[str, ...]) -> Mask:
         """Which modules are activations that give exactly 0 for every negative input."""
         return self._mask("rectifiers", names, lambda name: is_rectifier(self.modules.get(name)))
+
+    def are_smooth_rectifiers(self, names: tuple[str, ...]) -> Mask:
+        """Which modules are activations that are about 0 far below 0, and about their input far above."""
+        return self._mask("smooth", names, lambda name: self.role(name) == "activation" and self._is_smooth(name))
+
+    def _is_smooth(self, name: str) -> bool:
+        return bool(_SMOOTH.search(self.modules[name].type))
 
     def are_experts(self, names: tuple[str, ...]) -> Mask:
         """Which modules belong to a member of a list of experts, `experts.3`, by the name of the list."""

@@ -1,4 +1,4 @@
-"""Heads that have the weight of an embedding, whose first numbers suit the embedding and not the head."""
+"""Heads whose first weights are too large, as those of an embedding that is the head too."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ That of a head with a weight of its own is at most 1.
 """
 
 
-class _TiedHead(NamedTuple):
-    """A head with the weight of an embedding.
+class _Head(NamedTuple):
+    """The last layer as it began.
 
     Args:
-        table: the name of the weight.
+        weight: its name.
         rms: its first root mean square.
-        inputs: of the head.
+        inputs: of the layer.
     """
 
-    table: str
+    weight: str
     rms: float
     inputs: float
 
@@ -39,7 +39,13 @@ class _TiedHead(NamedTuple):
 
 def has_large_tied_head(evidence: Evidence) -> bool:
     """Whether the last layer has the weight of an embedding, which made its first outputs far larger than its inputs."""
-    head = _tied_head(evidence)
+    head = _head(evidence, tied=True)
+    return head is not None and head.factor > _LARGE
+
+
+def has_large_head(evidence: Evidence) -> bool:
+    """Whether the weight of the last layer made its first outputs far larger than its inputs."""
+    head = _head(evidence, tied=False)
     return head is not None and head.factor > _LARGE
 
 
@@ -50,25 +56,40 @@ def size_of_tied_head(evidence: Evidence, begin: int) -> str:
         evidence: of the run.
         begin: the first step of the findings.
     """
-    head = _tied_head(evidence)
+    return _said(_head(evidence, tied=True))
+
+
+def size_of_head(evidence: Evidence, begin: int) -> str:
+    """The numbers of the last layer, as a sentence behind another one; empty if they are not known.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    return _said(_head(evidence, tied=False))
+
+
+def _said(head: _Head | None) -> str:
     if head is None:
         return ""
     return (
-        f" {head.table} began with a root mean square of {head.rms:.2g}, so that {head.inputs:.0f} inputs of 1 make outputs of "
-        f"{head.factor:.2g}."
+        f" {head.weight} began with a root mean square of {head.rms:.2g}, so that {head.inputs:.0f} inputs of 1 make outputs "
+        f"of {head.factor:.2g}."
     )
 
 
-def _tied_head(evidence: Evidence) -> _TiedHead | None:
+def _head(evidence: Evidence, *, tied: bool) -> _Head | None:
     roles = roles_of(evidence)
     if roles is None or track_of(evidence, "param", "rms") is None:
         return None
-    table = _table_of(roles, last_layer(evidence, roles))
-    if not table:
+    last = last_layer(evidence, roles)
+    own = roles.weight(last)
+    weight = _table_of(roles, last) if tied else "" if own is None or roles.role(last) != "linear" else own.name
+    if not weight:
         return None
-    inputs = inputs_of(roles, roles.parameters[table].module)
-    rms = float(starts(evidence, "param", "rms", (table,))[0])
-    return _TiedHead(table, rms, inputs) if np.isfinite(rms * inputs) else None
+    inputs = inputs_of(roles, roles.parameters[weight].module)
+    rms = float(starts(evidence, "param", "rms", (weight,))[0])
+    return _Head(weight, rms, inputs) if np.isfinite(rms * inputs) else None
 
 
 def _table_of(roles: Roles, layer: str) -> str:

@@ -30,3 +30,19 @@ class Track(NamedTuple):
     steps: NDArray[np.int64]
     values: Array
     new: slice
+
+
+def last_known(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each number, or the last one before it of its row where it was not measured; NaN before the first.
+
+    Args:
+        values: float64 [window, rows].
+
+    Example:
+        >>> last_known(np.array([[np.nan], [2.0], [np.nan]])).ravel().tolist()
+        [nan, 2.0, 2.0]
+    """
+    rows = np.arange(len(values))[:, None]
+    last = np.maximum.accumulate(np.where(np.isnan(values), 0, rows), axis=0)
+    known: NDArray[np.float64] = np.take_along_axis(values, last, axis=0)
+    return known

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health import conditions, first_steps, steps_before
+from lightning_hooks.health import conditions, first_steps, steps_before, tied_heads
 from lightning_hooks.health.cause_rule import CauseRule, entry_of
 from lightning_hooks.health.causes import CAUSES, EARLIER, explain
 from lightning_hooks.health.evidence import Evidence
@@ -36,6 +36,7 @@ GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised Clippi
 GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
 LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivided OptimizerWritesCopy ResumedWithoutState
 TargetsIgnored
+TargetsChange TargetsMisplaced
 TieLost
 VectorsFrozen
 ScheduleMismatch
@@ -211,6 +212,35 @@ def tied_head(size):
     return evidence
 
 
+def large_head(size=1.0):
+    """Evidence of a head whose first weight has this size."""
+    evidence = Evidence([("param", "rms"), ("output", "rms")])
+    tensors = {("output", "head"): of_rms(1.0), ("param", "head.weight"): of_rms(size)}
+    for view in run(structure_of({"head": "Linear"}, {"head": (10, 64)}), tensors, 2):
+        evidence.add(view)
+    return evidence
+
+
+def far_batch(size=100.0, moved=1e-3, steps=30):
+    """Evidence of a first layer whose outputs are 1, and this size at step 1, the last one, after a step that moved it."""
+    evidence = Evidence([("output", "abs_max"), ("update", "ratio")])
+    index = RowIndex(["fc", "fc.weight", "fc.weight"], ["output", "param", "update"], order=range(3))
+    for step in range(2 - steps, 2):
+        moments = np.array([all_of(size if step == 1 else 1.0), all_of(1.0), all_of(moved)])
+        evidence.add(StepView(step, rows=index, moments=moments, structure=structure("float32")))
+    return evidence
+
+
+def pairs(level):
+    """Evidence of a loss of pairs that began at that of one half, and stands at a level."""
+    losses = level + np.where(np.arange(260) < 5, 0.75 - level, 0.0) + 0.001 * np.random.default_rng(0).normal(size=260)
+    evidence = Evidence([("loss", "mean")])
+    index = RowIndex(["loss"], ["loss"])
+    for step, loss in enumerate(losses.tolist()):
+        evidence.add(StepView(step, rows=index, moments=np.array([all_of(loss)])))
+    return evidence
+
+
 def faded(first=1e-5, kind="linear", between=(2e-4, 3e-3)):
     """Evidence of four weights, with these shares of the last one's gradient at the first step."""
     parameters = tuple(ParameterFacts(f"{name}.weight", name, (2, 2), "float32") for name in "abcd")
@@ -294,6 +324,8 @@ EVIDENCE = (
     lambda: module_of(2.0, 0.0, "activation"),
     at_chance,
     lambda: at_chance(0.9),
+    large_head,
+    far_batch,
     lambda: tied_head(1.0),
     frozen_vectors,
     lambda: sighted("betas-swapped"),
@@ -323,7 +355,9 @@ def evidence_for(rule):
         (conditions.has_float16_without_gradient, half_without_gradient("float32")),
         (conditions.has_float16_without_gradient, half_without_gradient(gradient=0.5)),
         (conditions.has_weights_of_zeros, weight_of(0.5)),
+        (conditions.is_at_chance_by_large_steps, pairs(0.6931)),
         (conditions.has_gradients_in_backward, reached(0.0)),
+        (tied_heads.has_large_head, large_head(0.1)),
         (conditions.has_input_of_zeros, input_of(0.5)),
         (conditions.has_module_that_gives_zeros, module_of(0.0, 0.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 1.0)),
@@ -347,7 +381,9 @@ def evidence_for(rule):
         "float32",
         "a gradient",
         "a weight",
+        "a loss of pairs that is exactly at chance",
         "no gradient in backward",
+        "a head of ordinary size",
         "an input",
         "zeros before it",
         "not zeros",
@@ -780,9 +816,49 @@ def test_a_wrong_line_is_an_error():
         entry_of("a b")
 
 
+def test_a_batch_that_is_far_from_all_others_comes_before_the_learning_rate():
+    (cause,) = explain(findings_of("LossSpike", "LossDiverged", "NonFinite", first=3), far_batch())
+    assert (cause.name, cause.confidence, cause.numbers) == ("BadBatch", "likely", (1, 2, 3))
+    assert cause.message == (
+        "The data of one step is far larger than all data before, and then training broke: fc, since step 3. The largest "
+        "output of fc is 100 at step 1, and had not been above 1."
+    )
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [far_batch(20.0), far_batch(np.inf), far_batch(moved=0.6), far_batch(steps=12)],
+    ids=["not far enough", "not finite", "the weight moved", "too early"],
+)
+def test_outputs_that_the_weight_or_the_beginning_explains_are_no_bad_batch(evidence):
+    assert "BadBatch" not in names_of(findings_of("LossDiverged", first=3), evidence)
+
+
+def test_a_head_that_begins_too_large_is_named_with_its_numbers():
+    (cause,) = explain(findings_of("InitialLoss", rows=("head",)), large_head())
+    assert (cause.name, cause.confidence) == ("InitializationTooLarge", "likely")
+    assert cause.message.endswith(
+        "before anything is learned: head. head.weight began with a root mean square of 1, so that 64 inputs of 1 make "
+        "outputs of 8."
+    )
+    assert explain(findings_of("InitialLoss", rows=("head",)), large_head(0.1)) == []
+
+
+def test_a_gradient_that_ends_behind_the_last_layer_is_not_cleared():
+    """As an activation that is a hook of the head ends it."""
+    tensors = {("output", name): of_rms(1.0) for name in ("fc", "head")}
+    tensors |= {("output_grad", "fc"): of_rms(0.0, low=0.0, high=0.0), ("output_grad", "head"): of_rms(1.0)}
+    evidence = Evidence([("output_grad", "abs_max")])
+    for view in run(structure_of({"fc": "Linear", "head": "Linear"}), tensors, 2):
+        evidence.add(view)
+    assert not conditions.has_gradients_in_backward(evidence)
+    assert names_of(findings_of("ZeroGradients", "DeadUnits"), evidence) == ["ActivationsDead"]
+
+
 def test_betas_that_may_be_meant_explain_nothing_and_others_are_named_with_their_numbers():
     findings = findings_of("BetasSwapped", "LossDiverged", rows=("",))
     (cause,) = explain(findings, sighted("betas-swapped"))
     assert cause.name == "BetasSwapped" and cause.message.endswith("squared gradients. It is seen.")
+    assert names_of(findings[:1], sighted("betas-swapped")) == ["BetasSwapped"]
     causes = explain(findings, sighted("betas-swapped", is_fact=False))
     assert [each.name for each in causes] == ["LearningRateTooHigh"]

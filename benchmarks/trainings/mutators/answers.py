@@ -62,18 +62,18 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "columns-blank": _answer("input zero_fraction", "ZeroInput DeadLayer NoGradient", "InputOfZeros"),
     "numbers-missing": _answer("input nonfinite", "NonFinite", "BadBatch"),
     # Labels and targets
-    "labels-shuffled": _answer("loss mean", "LossConstant", "LossAtChance"),
-    "labels-of-batch-before": _answer("loss mean", "LossConstant", "LossAtChance"),
+    "labels-shuffled": _answer("loss mean", "TargetsChange LossConstant", "LossAtChance TargetsChange"),
+    "labels-of-batch-before": _answer("loss mean", "TargetsChange LossConstant", "LossAtChance TargetsChange"),
     "labels-constant": _answer("", "TargetsConstant"),
     "classes-missing": _answer(""),
-    "targets-shifted": _answer("loss mean", "LossConstant", "LossAtChance"),
-    "targets-are-inputs": _answer("fact sightings", "TargetsAreInputs"),
+    "targets-shifted": _answer("fact sightings", "TargetsMisplaced LossConstant", "LossAtChance TargetsMisplaced"),
+    "targets-are-inputs": _answer("fact sightings", "TargetsAreInputs TargetsMisplaced"),
     "targets-too-large": _answer("loss mean", "TargetsOutOfReach", "DataNotNormalised"),
     # Batches
     "bad-batch": _answer("loss mean", "NonFinite LossSpike GradientSpike LossDiverged", "BadBatch"),
     "batches-empty": _answer("input abs_max", "BatchOfZeros", "BadBatch"),
     "batches-repeated": _answer("fact sightings", "BatchesRepeat"),
-    "samples-sorted": _answer("loss mean", "LossSpike LossDiverged GradientSpike"),
+    "samples-sorted": _answer("loss mean", "LossFollowsOrder LossSpike LossDiverged GradientSpike"),
     "batch-too-small": _answer("input count", f"NormStatistics {_UNSTABLE}", "LearningRateTooHigh"),
     # The loss
     "sign-turned": _answer("loss mean", "LossUnbounded LossDiverged LossConstant NonFinite NoGradient ZeroGradients"),
@@ -92,7 +92,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         "update norm", "ClearedBeforeStep ZeroGradients NoGradient UnchangedParameter", "GradientsClearedEarly"
     ),
     "not-cleared": _answer("grad norm", "GradientsKept GradientsRepeat", "GradientsNotCleared"),
-    "gradients-noisy": _answer("update norm", f"LossConstant {_UNSTABLE}"),
+    "gradients-noisy": _answer("update norm", f"GradientsNoisy LossConstant {_UNSTABLE}"),
     "gradients-late": _answer("", _UNSTABLE),
     "gradients-turned": _answer("", _UNSTABLE),
     # The code around the model

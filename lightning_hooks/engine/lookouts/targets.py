@@ -13,9 +13,11 @@ from lightning_hooks.engine.lookouts.entry import Entry
 from lightning_hooks.engine.lookouts.fingerprints import can_copy, have_arrived
 from lightning_hooks.engine.lookouts.loaders import batches_of
 from lightning_hooks.engine.lookouts.loss_targets import LossTarget, targets_of
+from lightning_hooks.engine.lookouts.places import MOST_PLACES, Places
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.lookouts.tokens import Tokens
 from lightning_hooks.engine.participants.lookout import Lookout
+from lightning_hooks.errors import enumerated
 from lightning_hooks.hooks import Handles, HookSwitch
 from lightning_hooks.nested.tensors import tensors_of
 from lightning_hooks.records.facts import Sighting
@@ -37,6 +39,14 @@ _ROWS: Final = 8
 """The sequences of a batch that are looked at."""
 _GIVEN: Final = 3
 """The tensors of tokens of a batch that are looked at."""
+
+
+_PLACES: Final = (
+    "are the given tokens themselves",
+    "are the next tokens",
+    *(f"are the tokens {place} places behind the given ones" for place in range(2, MOST_PLACES)),
+)
+"""What targets are, by their place."""
 
 
 class _Target(NamedTuple):
@@ -75,7 +85,10 @@ class _Loss(NamedTuple):
 class TargetsLookout(Lookout):
     """Looks at targets that the graph of the loss holds. Numbers are copied to the host, and read when they have arrived."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("targets-ignored", "targets-constant", "end-never-target", "targets-are-inputs")
+    kinds: ClassVar[tuple[str, ...]] = (
+        *("targets-ignored", "targets-constant", "end-never-target", "targets-are-inputs"),
+        "targets-misplaced",
+    )
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
@@ -83,7 +96,7 @@ class TargetsLookout(Lookout):
         self._looked = 0
         self._batch: list[Tensor] = []
         self._pending: deque[_Loss] = deque()
-        self._tokens = Tokens()
+        self._tokens, self._places = Tokens(), Places()
         self._ignoring: tuple[int, int, int] | None = (0, 0, 0)  # losses, their targets, what is ignored; None if one counts
         # The batches and samples so far, and their smallest and largest target; None if they vary.
         self._same: tuple[int, int, float, float] | None = (0, 0, np.inf, -np.inf)
@@ -157,7 +170,9 @@ class TargetsLookout(Lookout):
             self._compare([each for each in loss.targets if each.is_data])
             if loss.sequences is not None:
                 targets, given, ignored = loss.sequences
-                self._tokens.add(targets.wait(), [each.wait() for each in given], ignored)
+                rows, tokens = targets.wait(), [each.wait() for each in given]
+                self._tokens.add(rows, tokens, ignored)
+                self._places.add(rows, tokens, rows != ignored)
 
     def _count(self, loss: _Loss) -> None:
         """Count a loss of which no target counts."""
@@ -209,6 +224,11 @@ class TargetsLookout(Lookout):
             yield "end-never-target", f"token {token} {text}"
         if self._tokens.are_inputs:
             yield "targets-are-inputs", "each target is the token that the model is given at the same place"
+        if self._places.are_mixed:
+            parts = [f"{100 * share:.0f} % of the sequences {_PLACES[place]}" for place, share in self._places.shares.items()]
+            yield "targets-misplaced", f"the targets do not follow the given tokens in one way: those of {enumerated(parts)}"
+        elif self._places.shift is not None:
+            yield "targets-misplaced", f"the targets {_PLACES[self._places.shift]}, not the next ones"
 
     def _are_enough(self, batches: int, samples: int, value: float) -> bool:
         loaders = self._around.loaders()
@@ -223,11 +243,11 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _are_tokens(tensor: Tensor, target: Tensor) -> bool:
-    """Whether a tensor has an integer for each target, or one more in each row."""
+    """Whether a tensor has an integer for each target, or one or two more in each row."""
     if not can_copy(tensor) or tensor.dim() != 2 or tensor.is_floating_point() or tensor.is_complex() or tensor.shape[1] < 4:
         return False
     rows, length = tensor.shape
-    return target.numel() in (rows * length, rows * (length - 1))
+    return target.numel() in (rows * length, rows * (length - 1), rows * (length - 2))
 
 
 LOOKOUTS: Final[tuple[type[Lookout], ...]] = (TargetsLookout,)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from lightning_hooks.health.rule import HealthRule, Severity
+import numpy as np
+
+from lightning_hooks.health.early_losses import EarlyLosses
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import Array
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
+from lightning_hooks.health.rules.base import Obstacles, no_loss
+from lightning_hooks.health.sighted import sightings_in
+from lightning_hooks.health.witness import error_of, noise_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,5 +114,99 @@ class BatchesRepeat(HealthRule):
     )
 
 
-RULES: Final[tuple[HealthRule, ...]] = (WorkersRepeat(), EpochsRepeat(), BatchStuck(), BatchesRepeat())
+@dataclass(frozen=True, kw_only=True)
+class LossFollowsOrder(HealthRule):
+    """The same batches come in the same order in each epoch, and the loss rises and falls with them.
+
+    The loss changes slowly from batch to batch, rises by a large factor more than once, and does so again after a fixed number
+    of steps, as where samples are sorted by their labels. The levels are medians of eight losses.
+
+    Args:
+        factor: the multiple of a level before to which the loss rises.
+        times: the smallest rise in standard errors.
+        rises: their smallest number.
+        smooth: the smallest correlation of neighbouring levels.
+        again: the smallest correlation of levels that are one round apart.
+        least: the smallest number of losses.
+    """
+
+    factor: float = 2.0
+    times: float = 6.0
+    rises: int = 2
+    smooth: float = 0.3
+    again: float = 0.6
+    least: int = 128
+    patience: int = 1
+    every_n_steps: int = 20
+    family: ClassVar[str] = "loss"
+    obstacles: ClassVar[Obstacles] = (no_loss,)
+    looks_for: ClassVar[tuple[str, ...]] = ("batches-repeat",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Give the loader `shuffle=True`, or mix the samples when they are written.",
+        "If the order must stay, as in a stream, keep a buffer from which batches are drawn at random.",
+    )
+    source: ClassVar[str] = (
+        "ours: medians of eight losses of healthy trainings with a fixed order rise by no factor of 2 twice; trainings on "
+        "sorted samples do so in each epoch"
+    )
+    consequence: ClassVar[str] = (
+        "The model learns the samples of the last steps and forgets those before, so that it is never good at all of them."
+    )
+    false_alarm: ClassVar[str] = (
+        "A curriculum or a stream of seasons has such an order on purpose. Accept the finding if evaluation improves."
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        loss = evidence.loss()
+        if loss is None or not loss.values.shape[1] or not any(True for _ in sightings_in(evidence, self.looks_for)):
+            return
+        is_known = np.isfinite(loss.values[:, 0]) & (loss.steps >= evidence.first_step + EarlyLosses.FIRST)
+        values = loss.values[is_known, 0]
+        if len(values) < self.least or values.min() <= 0:
+            return
+        levels = np.median(values[len(values) % _BLOCK :].reshape(-1, _BLOCK), axis=1)
+        rises = self._rises(levels, self.times * error_of(noise_of(values), _BLOCK, _BLOCK))
+        period = self._period(levels)
+        if len(rises) >= self.rises and period:
+            low, high = max(rises, key=lambda each: each[1] / each[0])
+            text = (
+                f"the same batches come in the same order, and the loss follows it: it rises from {low:.3g} to {high:.3g}, and "
+                f"does so again after about {period} steps"
+            )
+            yield Symptom("", tensor="", step=evidence.step, measured=high / low, threshold=self.factor, text=text)
+
+    def _rises(self, levels: Array, least: float) -> list[tuple[float, float]]:
+        """The rises by the factor, one after the other, each from the lowest level since the one before."""
+        found, low = [], float(levels[0])
+        for level in levels[1:].tolist():
+            low = min(low, level)
+            if level >= self.factor * low and level - low > least:
+                found.append((low, level))
+                low = level
+        return found
+
+    def _period(self, levels: Array) -> int:
+        """After about how many steps the levels come again; 0 if they do not."""
+        logs, at = np.log(levels), np.arange(len(levels))
+        logs = logs - np.polyval(np.polyfit(at, logs, 1), at)
+        # A level is that of eight steps, and a round of fewer than five levels is none that a curve shows.
+        longest = 2 * len(levels) // 3
+        if np.std(logs) == 0 or longest <= _SHORTEST or _correlation(logs, 1) < self.smooth:
+            return 0
+        correlations = {lag: _correlation(logs, lag) for lag in range(_SHORTEST, longest)}
+        lag = max(correlations, key=lambda each: correlations[each])
+        return _BLOCK * lag if correlations[lag] >= self.again else 0
+
+
+_BLOCK: Final = 8  # losses
+_SHORTEST: Final = 5  # levels
+
+
+def _correlation(values: Array, lag: int) -> float:
+    """The correlation of a series with itself some places later."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.nan_to_num(np.corrcoef(values[:-lag], values[lag:])[0, 1]))
+
+
+RULES: Final[tuple[HealthRule, ...]] = (WorkersRepeat(), EpochsRepeat(), BatchStuck(), BatchesRepeat(), LossFollowsOrder())
 """The rules on batches that come again, with their defaults."""

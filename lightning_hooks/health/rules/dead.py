@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -11,23 +11,35 @@ import numpy as np
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import Layers, are_depthwise, elements_per_unit, layers_of, roots_of_fan_in
-from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
+from lightning_hooks.health.roles import (
+    NO_STRUCTURE,
+    WEIGHTED,
+    Mask,
+    Roles,
+    percent,
+    roles_of,
+    stalls,
+    starts,
+)
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_for_steps, no_structure
-from lightning_hooks.health.track import Track
+from lightning_hooks.health.track import Track, last_known
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLayer(HealthRule):
     """Every element of an activation, or of the input of a layer with weights, is 0, and the loss does not fall.
 
-    While the loss falls, the layer is off the main path, as the gate of a block that starts at zero.
+    While the loss falls, the layer is off the main path, as the gate of a block that starts at zero. An activation such as
+    GELU or SiLU gives hardly anything, though never 0, where its whole input is far below 0.
 
     Args:
         lasting: the number of steps for which it must be so. Inputs are measured less often than outputs.
+        passes: the largest share of its input that such an activation gives where nothing passes it.
     """
 
     lasting: int = 10
+    passes: float = 0.005
     severity: Severity = Severity.CRITICAL
     patience: int = 2
     every_n_steps: int = 20
@@ -67,6 +79,31 @@ class DeadLayer(HealthRule):
             dead = (track.values >= 1.0) & judged
             lasts = held_for_steps(track, dead, self.lasting)
             yield from symptoms_where(track, lasts, 1.0, _OF_ZEROS[tensor], dead)
+        yield from self._of_smooth(evidence, roles)
+
+    def _of_smooth(self, evidence: Evidence, roles: Roles) -> Iterator[Symptom]:
+        """The smooth rectifiers whose output is a tiny share of their input."""
+        sizes, inputs = (evidence.track(*key) if key in evidence.needs else None for key in _SIZES)
+        if sizes is None or inputs is None:
+            return
+        columns = columns_of(inputs.names, sizes.names)
+        are_smooth = roles.are_smooth_rectifiers(sizes.names)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = sizes.values / np.where((columns >= 0) & are_smooth, last_known(inputs.values)[:, columns], np.nan)
+        shut = (shares > 0) & (shares < self.passes)
+        if shut[sizes.new].any():
+            of_shares = sizes._replace(values=shares)
+            lasts = held_for_steps(of_shares, shut, self.lasting)
+            yield from symptoms_where(of_shares, lasts, self.passes, _passes, shut)
+
+
+_SIZES: Final = ("output", "rms"), ("input", "rms")
+
+
+def _passes(share: float) -> str:
+    return (
+        f"the output is {percent(share)} of the input in size: all of the input lies far below 0, where hardly anything passes"
+    )
 
 
 _OF_ZEROS: Final = {

@@ -13,7 +13,7 @@ from lightning_hooks.health.chance import Chance, chance_reached, chance_since, 
 from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.loss_line import LOSS_LINE
-from lightning_hooks.health.negated import factor_of_square, growth_below_zero
+from lightning_hooks.health.negated import factor_of_square, grows_with_outputs, growth_below_zero
 from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Needs, Obstacles, no_loss
@@ -184,7 +184,7 @@ class LossUnbounded(HealthRule):
     """The loss falls without end below 0, or it is a cross entropy or a mean squared error with a minus sign.
 
     A loss below 0 from the first step on falls without end if its size and its gradient have grown to a large multiple: the
-    further it falls, the steeper it is.
+    further it falls, the steeper it is. So does one that falls in proportion to the outputs of the last layer, which grow.
 
     Args:
         times: the multiple of the magnitude of the first loss, or of 1 if that is less, below which a negative loss has no
@@ -233,6 +233,15 @@ class LossUnbounded(HealthRule):
             )
             yield Symptom("", tensor="", step=steps[-1], measured=size, threshold=first_size, text=text)
             return
+        straight = grows_with_outputs(evidence) if self._is_alone(evidence, begin) else None
+        if straight is not None:
+            first_size, size = straight
+            text = (
+                f"the loss has been below 0 since the first step, and its size has grown from {first_size:.4g} to {size:.4g} "
+                f"in proportion to the outputs: it has no lower end, as a loss with the wrong sign"
+            )
+            yield Symptom("", tensor="", step=steps[-1], measured=size, threshold=first_size, text=text)
+            return
         limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
         if highest < -limit and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
@@ -267,9 +276,10 @@ class LossConstant(HealthRule):
     Its median has not fallen from the first to the last losses, neither by a small share nor by more than its noise, and it
     varies by less than a small share from step to step. The loss of a model that knows nothing is known for two losses. A cross
     entropy is then that of equal probabilities, or of the frequencies of the classes. A mean squared error is then that of one
-    output for all samples. A loss that began higher, and stands there, has learned the mean of the targets and nothing else.
-    Trainings with several losses, which may balance, and those whose rate still rises are left out. A plateau at the
-    beginning is usual, so that the loss must stand for a share of the fit; one that outputs show, for nine tenths of it.
+    output for all samples. A contrastive loss is then that of equal scores of all samples of a batch. A loss that began higher,
+    and stands there, has learned the mean of the targets and nothing else. Trainings with several losses, which may balance,
+    and those whose rate still rises are left out. A plateau at the beginning is usual, so that the loss must stand for a share
+    of the fit; one that outputs show, for nine tenths of it.
 
     Args:
         spread: the largest standard deviation as a share of the loss.
@@ -333,14 +343,15 @@ class LossConstant(HealthRule):
     def _at_chance(self, chance: Chance, evidence: Evidence) -> Symptom:
         recent = late_losses(evidence)
         loss, doubt = float(np.median(recent)), doubt_of(recent, chance.loss)
-        where, follows = "at chance", "outputs do not depend on inputs, or labels do not belong to them"
-        if loss > chance.loss + doubt:
+        where, follows, since = "at chance", chance.means, chance_since(evidence, chance.loss)
+        if chance.is_near:
+            where, since = "still near chance", evidence.first_step
+        elif loss > chance.loss + doubt:
             where, follows = "above chance", "the model is worse than one that knows nothing"
         text = (
             f"the loss is {where}: it is {loss:.4g}, give or take {doubt:.2g}, and that of {chance.of} is {chance.loss:.4g}; "
             f"{follows}"
         )
-        since = chance_since(evidence, chance.loss)
         return Symptom("", tensor="", step=evidence.step, measured=loss, threshold=chance.loss, text=text, since=since)
 
     def _not_moved(self, evidence: Evidence, values: Array, steps: list[int], begin: float, early: float) -> Iterable[Symptom]:

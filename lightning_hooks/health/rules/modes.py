@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
+from lightning_hooks.health.dropped_outputs import dropped_outputs
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Roles, is_batch_norm, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
@@ -143,7 +144,9 @@ class DropoutTooHigh(HealthRule):
 
     The share of a module is known from its arguments; dropouts with no layer between them count together. A dropout that is no
     module shows in the input of the next layer: nearly all of it is 0, and yet its root mean square is larger than that of the
-    output before, because dropout scales what it keeps. Neither an activation nor a mask does that.
+    output before, because dropout scales what it keeps. Neither an activation nor a mask does that. One that code puts behind a
+    layer as a hook shows in the output of the layer: most of it is 0, in other elements each time, and the rest is larger than
+    the layer can make it.
     Dropout of the input itself may be high on purpose, as in autoencoders that learn to fill gaps, and is left out.
 
     Args:
@@ -190,6 +193,7 @@ class DropoutTooHigh(HealthRule):
                     text = f"{percent(share)} of the elements are set to 0 at each step"
                     yield Symptom(name, tensor="", step=step, measured=share, threshold=self.most, text=text)
         yield from self._of_functions(evidence, roles)
+        yield from self._of_hooks(evidence, roles)
 
     def _dropped(self, evidence: Evidence, roles: Roles) -> dict[str, float]:
         """The share that each dropout behind the first layer drops, together with those that ran since the last layer."""
@@ -221,6 +225,12 @@ class DropoutTooHigh(HealthRule):
             dropped = (share >= self.most) & (sizes.values > before_sizes) & (counts.values == before_counts)
         lasts = held_for_steps(zeros, dropped, self.lasting)
         yield from symptoms_where(zeros._replace(values=share), lasts, self.most, _of_input, dropped)
+
+    def _of_hooks(self, evidence: Evidence, roles: Roles) -> Iterator[Symptom]:
+        found = dropped_outputs(evidence, roles, self.most)
+        if found is not None:
+            zeros, dropped = found
+            yield from symptoms_where(zeros, held_for_steps(zeros, dropped, self.lasting), self.most, _of_output, dropped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +284,10 @@ class DropoutInEvaluation(HealthRule):
     false_alarm: ClassVar[str] = (
         "A model that samples with dropout is told if it relies on the default of `F.dropout`: write `training=True`."
     )
+
+
+def _of_output(share: float) -> str:
+    return f"{percent(share)} of the output is 0, in other elements at each step, and the rest is larger, as behind a dropout"
 
 
 def _of_input(share: float) -> str:

@@ -34,7 +34,8 @@ class TargetsOutOfReach(HealthRule):
         after: the number of first steps that are not judged.
         share: the share of the steps of the fit that are not judged either.
         latest: the step from which on all are judged, however long the fit is.
-        rounding: the relative difference up to which the loss is a mean squared error, and gradients have the same size.
+        rounding: the relative difference up to which the loss is a mean squared error.
+        alike: the relative difference up to which gradients have the same size: a Huber loss has smaller ones at few samples.
         kept: the share of its early level above which a mean absolute error has not been lowered.
     """
 
@@ -44,6 +45,7 @@ class TargetsOutOfReach(HealthRule):
     share: float = 0.2
     latest: int = 1000
     rounding: float = 0.01
+    alike: float = 0.05
     kept: float = 0.8
     patience: int = 10
     every_n_steps: int = 20
@@ -83,7 +85,7 @@ class TargetsOutOfReach(HealthRule):
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             squared, absolute = gradients / 2, loss.values[:, 0] / gradients
             is_squared = np.abs(np.square(squared) / loss.values[:, 0] - 1) < self.rounding
-            is_absolute = np.abs(slope / largest.values[:, largest.names.index(last)] - 1) < self.rounding
+            is_absolute = np.abs(slope / largest.values[:, largest.names.index(last)] - 1) < self.alike
         is_absolute &= ~is_squared & self._stands(evidence)
         for residuals, is_such, text in ((squared, is_squared, _squared), (absolute, is_absolute, _absolute)):
             holds = is_such & is_late & np.isfinite(residuals) & (residuals > limits)
@@ -212,8 +214,64 @@ class TargetsAreInputs(HealthRule):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TargetsMisplaced(HealthRule):
+    """The targets of a model of language are not the next tokens: they are later ones, or those of some sequences are others.
+
+    The targets of the first 12 steps are compared with the given tokens, of eight sequences each. Each sequence is judged whose
+    targets all stand at one place: the given one, the next one, or up to four behind. Targets that are all the given tokens
+    have a rule of their own, because an autoencoder has such.
+    """
+
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    looks_for: ClassVar[tuple[str, ...]] = ("targets-misplaced",)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Shift once: `logits[:, :-1]` belong to `tokens[:, 1:]`. A model that computes its own loss shifts by itself.",
+        "Print the given tokens and the targets of some sequences side by side.",
+    )
+    source: ClassVar[str] = "a definition; of 32 sequences or more, a tenth of which have targets at another place"
+    consequence: ClassVar[str] = (
+        "The model learns to predict another token than the one that generation appends, and the loss shows nothing of it."
+    )
+    false_alarm: ClassVar[str] = (
+        "A model that is to predict several tokens ahead, and nothing else, is told too. Accept the finding there."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetsChange(HealthRule):
+    """Samples that come again in a later epoch have other targets than before, so that labels do not belong to their inputs.
+
+    Some samples of each batch of a Trainer are known by a few of their numbers, in the first epochs of at most 2,048 batches.
+    The loss must have one target for each sample, which the loader gave. Numbers must differ by a tenth of their range. Where
+    equal inputs have different targets within one epoch, nothing is told.
+    """
+
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    looks_for: ClassVar[tuple[str, ...]] = ("targets-change",)
+    quotes: ClassVar[tuple[str, ...]] = LOSS_LINE
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at what orders or draws inputs and targets: one `permutation`, index or sampler must serve both.",
+        "Print the same sample in two epochs, from the loader and from the files.",
+    )
+    source: ClassVar[str] = "a definition; a tenth of 96 samples that came again, which mistakes of the data are not"
+    consequence: ClassVar[str] = (
+        "Part of the labels belong to other inputs, so that the model learns them by heart or not at all, and is unsure of the "
+        "rest."
+    )
+    false_alarm: ClassVar[str] = (
+        "Labels that a teacher makes anew in each epoch, or that are drawn from several answers, change on purpose. Accept the "
+        "finding there."
+    )
+
+
 RULES: Final[tuple[HealthRule, ...]] = (
     *(TargetsOutOfReach(), TargetsIgnored(), TargetsConstant()),
-    *(EndNeverTarget(), TargetsAreInputs()),
+    *(EndNeverTarget(), TargetsAreInputs(), TargetsMisplaced(), TargetsChange()),
 )
 """The rules on targets, with their defaults."""

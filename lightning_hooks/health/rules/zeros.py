@@ -26,6 +26,7 @@ from lightning_hooks.health.rules.base import (
     updates_before,
 )
 from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, rates_of
+from lightning_hooks.health.zero_losses import zeros_between
 
 _ARRIVED: Final = ("grad", "abs_max")
 _CHANGE: Final = ("update", "abs_max")
@@ -43,7 +44,7 @@ class ZeroGradients(HealthRule):
     All gradients are exactly 0 at ten updates in a row; or no parameter has one at all, at ten updates. Gradients that had
     arrived may be gone when they are read last before the step: such an update counts if it changes nothing. It is no fault
     if the loss has fallen to exactly 0, since all is learned then, nor if parameters without a gradient change all the same;
-    see `GradientsConsumed`.
+    see `GradientsConsumed`. Single updates count where the loss is 0 although those around it are as large as at first.
 
     Args:
         least: the number of updates.
@@ -85,6 +86,20 @@ class ZeroGradients(HealthRule):
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         yield from self._without_gradient(evidence)
         yield from self._cleared(evidence)
+        yield from self._in_between(evidence)
+
+    def _in_between(self, evidence: Evidence) -> Iterator[Symptom]:
+        """The updates at which nothing contributes to the loss, although all is not learned."""
+        loss, largest = evidence.loss(), evidence.track("grad", "abs_max")
+        if loss is None or largest is None or not (loss.values[loss.new] == 0).any() or loss.values[-1, 0] == 0:
+            return
+        found = zeros_between(evidence)
+        with np.errstate(invalid="ignore"):
+            if found is None or found[0] < self.least or (largest.values[loss.values[:, 0] == 0] > 0).any():
+                return
+        count, first = found
+        text = f"the loss and all gradients are exactly 0 at {count} updates, between losses of about {first:.3g}"
+        yield Symptom("", tensor="loss", step=evidence.step, measured=count, threshold=self.least, text=text)
 
     def _without_gradient(self, evidence: Evidence) -> Iterator[Symptom]:
         """The updates that find no gradient, or only zeros, before any code between backward and step has run."""

@@ -1,4 +1,6 @@
-"""A lookout notes targets that do not count or vary, and how they follow from the given tokens, by the graph of the loss."""
+"""Lookouts note targets that do not count, vary or stay, and how they follow from given tokens, by the graph of the loss."""
+
+import re
 
 import pytest
 import torch
@@ -6,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from lightning_hooks import assert_no_hooks
+from lightning_hooks import HealthMonitor, StatsMonitor, assert_no_hooks
 from lightning_hooks.engine.lookouts.loss_targets import targets_of
-from tests.callbacks.models import Net
+from tests.callbacks.models import Net, trainer_of
 from tests.engine.lookouts.loops import in_loop, in_trainer
 
-RULES = ["TargetsIgnored", "TargetsConstant", "EndNeverTarget", "TargetsAreInputs"]
+RULES = ["TargetsIgnored", "TargetsConstant", "EndNeverTarget", "TargetsAreInputs", "TargetsMisplaced", "TargetsChange"]
 
 
 class Classes(Net):
@@ -144,6 +146,38 @@ def test_targets_that_are_not_shifted_are_a_note():
     assert copied == [("TargetsAreInputs", "info", ("",), text)]
 
 
+def ahead(places):
+    """Targets that stand so many places behind the given tokens."""
+    return lambda model, ids: F.cross_entropy(model(ids[:, :-places]).flatten(0, 1), ids[:, places:].flatten())
+
+
+def shifted_twice(model, ids):
+    """As code does that shifts for a model which shifts too."""
+    given, labels = ids[:, :-1], ids[:, 1:]
+    return F.cross_entropy(model(given)[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+@pytest.mark.parametrize(("loss", "places"), [(shifted_twice, 2), (ahead(1), 1)])
+def test_targets_behind_the_next_tokens_are_named(loss, places):
+    text = f"The targets are the tokens {places} places behind the given ones, not the next ones."
+    told = of_language(lambda: torch.randint(20, (8, 10)), loss)
+    assert told == ([("TargetsMisplaced", "warning", ("",), text)] if places > 1 else [])
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(0.5, True), (0.0, False)])
+def test_sequences_with_targets_at_different_places_are_named(share, is_told):
+    def mixed(model, ids):
+        targets = torch.where(torch.arange(8)[:, None] < 8 * share, ids[:, :-1], ids[:, 1:])
+        return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), targets.flatten())
+
+    text = (
+        "The targets do not follow the given tokens in one way: those of 50 % of the sequences are the given tokens "
+        "themselves and 50 % of the sequences are the next tokens."
+    )
+    told = of_language(lambda: torch.randint(20, (8, 10)), mixed)
+    assert told == ([("TargetsMisplaced", "warning", ("",), text)] if is_told else [])
+
+
 def guessed(model, ids):
     """As a model that fills in masked tokens is trained."""
     is_masked = torch.rand(ids.shape) < 0.3
@@ -168,6 +202,61 @@ def tagged(model, ids):
 )
 def test_usual_targets_of_tokens_are_silent(batch, loss):
     assert of_language(batch, loss) == []
+
+
+def epochs_of(relabel, inputs=None, epochs=3, rows=32):
+    """The batches of some epochs of four, of the same samples, whose labels a function of the epoch changes."""
+    torch.manual_seed(0)
+    samples = [(torch.randn(rows, 6) if inputs is None else inputs(rows), torch.randint(3, (rows,))) for _ in range(4)]
+    return [(x, relabel(y, epoch)) for epoch in range(epochs) for x, y in samples]
+
+
+class Epochs(torch.utils.data.DataLoader):
+    """Batches of several epochs that a loader of four batches gives."""
+
+    def __init__(self, batches):
+        super().__init__(batches[:4], batch_size=None)
+        self.batches, self.begun = batches, 0
+
+    def __iter__(self):
+        self.begun += 1
+        return iter(self.batches[4 * self.begun - 4 : 4 * self.begun])
+
+
+def relabelled(folder, module, batches):
+    monitor = HealthMonitor(rules=["TargetsChange"])
+    trainer = trainer_of(folder, StatsMonitor(loggers=[]), monitor, max_epochs=len(batches) // 4, max_steps=-1)
+    trainer.fit(module, Epochs(batches))
+    assert_no_hooks(module)
+    return [(each.severity, each.message) for each in monitor.findings]
+
+
+def test_samples_with_other_labels_in_the_next_epoch_are_named(tmp_path):
+    rolled = epochs_of(lambda y, epoch: y.roll(epoch))
+    ((severity, text),) = relabelled(tmp_path, Classes(), rolled)
+    assert severity == "warning"
+    assert re.fullmatch(r"Of 96 samples that came again in a later epoch, \d\d had another target than before\.", text)
+    numbers = [(x, torch.randn(len(x), 1)) for x, _ in rolled]
+    assert len(relabelled(tmp_path, Classes(loss=lambda x, y: F.mse_loss(x[:, :1], y)), numbers)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "batches"),
+    [
+        (Classes(), epochs_of(lambda y, epoch: y)),
+        (Classes(), epochs_of(lambda y, epoch: torch.where(torch.arange(32) < 2, y.roll(epoch), y))),
+        (Classes(), [(x + torch.randn_like(x), y) for x, y in epochs_of(lambda y, epoch: y.roll(epoch))]),
+        (Classes(), epochs_of(lambda y, epoch: y.roll(epoch), inputs=lambda rows: torch.randint(2, (rows, 6)).float())),
+        (Classes(lambda y: y.roll(1)), epochs_of(lambda y, epoch: y.roll(epoch))),
+        (
+            Classes(loss=lambda x, y: F.mse_loss(x[:, 0], y)),
+            epochs_of(lambda y, epoch: y.float() + 0.01 * torch.randn(32)),
+        ),
+    ],
+    ids=["the same", "a few mistakes", "augmented", "inputs that many samples share", "labels of the step", "noise on numbers"],
+)
+def test_usual_labels_of_later_epochs_are_silent(tmp_path, module, batches):
+    assert relabelled(tmp_path, module, batches) == []
 
 
 def test_a_tensor_that_was_saved_under_hooks_is_not_unpacked():

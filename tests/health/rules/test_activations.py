@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.rules.activations import ConstantOutput, MassiveActivation, SaturatedActivation
 from lightning_hooks.health.rules.dead import DeadLayer, DeadUnits
+from lightning_hooks.health.rules.modes import DropoutTooHigh
 from lightning_hooks.records.facts import StepFacts
 from tests.health.rules.made import (
     Made,
@@ -77,6 +79,61 @@ def test_an_input_that_is_measured_at_every_tenth_step_is_told_after_twenty():
     tensors = network() | {("input", "net.2"): inputs}
     assert found(DeadLayer(), run(NETWORK, tensors, 90)) == {"net.2": 69}
     assert found(DeadLayer(), run(NETWORK, tensors, 79)) == {}
+
+
+SMOOTH = structure_of({"net.0": "Linear", "net.1": "SiLU", "net.2": "Linear", "net.3": "Tanh", "head": "Linear"})
+
+
+def smooth(name, share, **options):
+    """What is said of a run in which a module gives this share of an input that is measured at every tenth step."""
+    tensors = network() | {
+        ("output", name): of_rms(10 * share),
+        ("input", name): lambda step: None if step % 10 else of_rms(10),
+    }
+    return diagnosed_by([DeadLayer(), DropoutTooHigh()], run(SMOOTH, tensors, **options))
+
+
+def test_a_smooth_activation_that_passes_hardly_anything_is_shut():
+    (finding,) = smooth("net.1", 1e-4)
+    assert (finding.rows, finding.first_step, finding.severity) == (("net.1",), 0, Severity.CRITICAL)
+    assert finding.message == (
+        "net.1: the output is 0.01 % of the input in size: all of the input lies far below 0, where hardly anything passes."
+    )
+    assert not smooth("net.1", 0.02) and not smooth("net.3", 1e-4) and not smooth("net.1", 1e-4, loss=falling)
+
+
+def hooked(zeros=0.95, dead=0.1, size=2.0, reads=0.0):
+    """What is said of a layer with this share of zeros, and of dead units, in its output."""
+    output = units(dead_units=dead, zeros=zeros, std=size)
+    tensors = network(net_2=output) | {("input", "net.2"): Made(zeros=reads)}
+    return diagnosed_by([DropoutTooHigh(), DeadUnits()], run(NETWORK, tensors, loss=falling, facts=StepFacts()))
+
+
+def test_a_dropout_behind_a_layer_shows_in_its_output():
+    (finding,) = [each for each in hooked() if each.rule == "DropoutTooHigh"]
+    assert (finding.rows, finding.severity, finding.first_step) == (("net.2",), "warning", 9)
+    assert finding.message == (
+        "net.2: 95 % of the output is 0, in other elements at each step, and the rest is larger, as behind a dropout."
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"zeros": 0.85}, {"dead": 0.92}, {"size": 0.05}, {"reads": 0.9}],
+    ids=["an ordinary share", "dead units", "a mask that scales nothing", "an input of zeros"],
+)
+def test_other_zeros_of_a_layer_are_no_dropout(options):
+    assert not [each for each in hooked(**options) if each.rule == "DropoutTooHigh"]
+
+
+def diagnosed_by(rules, views):
+    """The findings of several rules, which let each other's statistics be collected."""
+    diagnosis = Diagnosis(rules)
+    for view in views:
+        diagnosis.add(view)
+    diagnosis.finish()
+    assert not diagnosis.summary()["failed"]
+    return diagnosis.findings
 
 
 def test_a_linear_layer_of_zeros_is_not_called_a_dead_activation():

@@ -403,6 +403,68 @@ def test_other_losses_are_no_negated_squared_error(views):
     assert not said_of(LossUnbounded(), views)
 
 
+def turned(sizes, slopes=None, peak=1.0, begin=-0.5):
+    """A run with a loss below 0 of 32 outputs of these sizes, each with a gradient of one size."""
+    slopes = np.ones(len(sizes)) if slopes is None else slopes
+    tensors = {
+        ("output", "head"): lambda step: of_rms(sizes[step], count=32),
+        ("output_grad", "head"): lambda step: of_rms(slopes[step] / 32, count=32, low=-peak * slopes[step] / 32, high=0.0),
+    }
+    model = structure_of({"head": "Linear"}, {"head": (1, 64)})
+    return run(model, tensors, len(sizes), loss=lambda step: min(begin, -0.9 * sizes[step] * slopes[step]))
+
+
+def test_a_loss_that_falls_in_proportion_to_the_outputs_has_no_end():
+    (finding,) = said_of(LossUnbounded(), turned(np.linspace(0.5, 12.0, 60)))
+    assert finding.severity == "warning"
+    assert finding.message.startswith("The loss has been below 0 since the first step, and its size has grown from 0.5 to ")
+    assert finding.message.endswith("in proportion to the outputs: it has no lower end, as a loss with the wrong sign.")
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        turned(np.linspace(0.5, 2.0, 60)),
+        turned(np.linspace(0.5, 12.0, 60), 1 + np.arange(60) % 2 / 20),
+        turned(np.linspace(0.5, 12.0, 60), begin=-30.0),
+        turned(np.full(60, 8.0)),
+    ],
+    ids=["not far", "gradients of other sizes", "another loss", "outputs of one size"],
+)
+def test_other_losses_below_zero_are_not_in_proportion_to_the_outputs(views):
+    assert not said_of(LossUnbounded(), views)
+
+
+def contrasting(loss, rows=64, steps=200, accumulate=1):
+    """A run whose loss compares the samples of a batch of two views, of whose codes the head gives so many rows."""
+    tensors = {("output", "head"): of_rms(1.0, count=16 * rows * accumulate), ("output_grad", "head"): of_rms(1e-3)}
+    model, facts = structure_of({"head": "Linear"}, {"head": (16, 64)}), StepFacts(last_step=steps, accumulate=accumulate)
+    return run(model, tensors, steps, loss=loss, facts=facts)
+
+
+@pytest.mark.parametrize(("level", "where"), [(0.999, "at chance: it is 3.46"), (0.98, "still near chance: it is 3.39")])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_contrastive_loss_whose_scores_stay_alike_is_told_near_the_end(level, where, accumulate):
+    loss = lambda step: np.log(32) * (level + 1e-5 * (200 - step))  # noqa: E731
+    (finding,) = said_of(LossConstant(), contrasting(loss, accumulate=accumulate))
+    assert finding.first_step == 0 and finding.message.startswith(f"The loss is {where}")
+    assert "that of 32 equal scores of a batch is 3.466; all scores of a batch are nearly alike" in finding.message
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        contrasting(lambda step: np.log(32) * (0.96 + 0.04 * np.exp(-step / 9))),
+        contrasting(lambda step: np.log(32) * (1.0 + 0.2 * np.exp(-step / 9) - step / 1e5)),
+        contrasting(lambda step: np.log(50) - step / 1e4),
+        contrasting(lambda step: np.log(4) - step / 1e4, rows=8),
+    ],
+    ids=["it has left it", "it began elsewhere", "of no batch", "of few samples"],
+)
+def test_other_losses_that_fall_little_are_not_those_of_equal_scores(views):
+    assert not [each for each in said_of(LossConstant(), views) if "scores" in each.message]
+
+
 def lowered(losses, norms, **options):
     """What is said of a loss with these norms of the whole gradient."""
     views = run_of_series(ROWS, np.asarray(losses)[:, None], {"run/grad_norm": np.asarray(norms)}, **options)

@@ -55,6 +55,8 @@ def absolute(residual, output=1.0, scale=1.0, loss=None, **options):
 @pytest.mark.parametrize("scale", [1.0, 16.0, 0.05])
 def test_targets_that_a_mean_absolute_error_shows_are_told(scale):
     (finding,) = diagnosed(TargetsOutOfReach(), absolute(347.0, scale=scale)).findings
+    huber = diagnosed(TargetsOutOfReach(), absolute(347.0, scale=scale, largest=1.04)).findings
+    assert [each.message for each in huber] == [finding.message]
     assert (finding.rows, finding.severity, finding.first_step) == (("head",), "warning", 40)
     assert finding.message == (
         "head: all gradients of this output have one size, as those of a mean absolute error have; then it misses its targets "

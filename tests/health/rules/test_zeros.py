@@ -40,6 +40,30 @@ def test_a_loss_of_exactly_zero_from_the_start_is_a_fault_and_one_that_was_reach
     assert found(ZeroGradients(), trained(since(20), lambda step: max(0.0, 2 - step / 10))) == {}
 
 
+def at_times(loss, zero):
+    """A run in which loss and gradients are 0 at some steps."""
+    return trained(lambda step: ZERO if zero(step) else of_rms(1.0), lambda step: 0.0 if zero(step) else loss(step), 60)
+
+
+def test_a_loss_of_exactly_zero_between_large_ones_has_nothing_to_learn_from():
+    (finding,) = diagnosed(ZeroGradients(), at_times(lambda step: 2.0, lambda step: step % 4 == 3)).findings
+    assert finding.tensor == "loss"
+    assert finding.message == "The loss and all gradients are exactly 0 at 13 updates, between losses of about 2."
+
+
+@pytest.mark.parametrize(
+    ("loss", "zero"),
+    [
+        (lambda step: 2.0 if step < 10 else 0.4, lambda step: step > 12 and step % 3 == 0),
+        (lambda step: 2.0, lambda step: step % 8 == 7),
+        (lambda step: 2.0, lambda step: 20 < step < 26 or step == 59),
+    ],
+    ids=["margins that most samples have", "few", "some in a row"],
+)
+def test_a_loss_that_is_zero_at_some_steps_may_be_learned(loss, zero):
+    assert found(ZeroGradients(), at_times(loss, zero)) == {}
+
+
 @pytest.mark.parametrize(
     ("grads", "count"),
     [
