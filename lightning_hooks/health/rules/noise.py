@@ -11,7 +11,7 @@ import numpy as np
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, medians
-from lightning_hooks.health.rule import HealthRule, Symptom
+from lightning_hooks.health.rule import HealthRule, Kind, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_optimizer
 from lightning_hooks.health.track import Track
 
@@ -42,6 +42,7 @@ class GradientsNoisy(HealthRule):
     patience: int = 1
     every_n_steps: int = 10
     family: ClassVar[str] = "gradients"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_optimizer,)
     needs: ClassVar[Needs] = (
         ("grad", "rms"),
@@ -60,8 +61,8 @@ class GradientsNoisy(HealthRule):
     )
     consequence: ClassVar[str] = "Steps go in random directions, and the gradient only shows in the mean of very many of them."
     false_alarm: ClassVar[str] = (
-        "Differential privacy and Langevin dynamics add such noise on purpose. Accept the finding there, and look at how large "
-        "the noise is."
+        "Differential privacy and Langevin dynamics add such noise on purpose. The finding is a note until the loss shows harm; "
+        "accept it there, and look at how large the noise is."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:

@@ -17,11 +17,11 @@ def peaked(size, peak):
     return Made(std=size, low=-peak * size, high=size)
 
 
-def stepped(final, steps=60):
+def stepped(final, steps=60, **options):
     """A run whose gradients are 1 with a peak of 9, and at every tenth step `final` right before the update."""
     tensors = {("param", name): Made() for name in NAMES} | {("grad", name): peaked(1.0, 9.0) for name in NAMES}
     tensors |= {("final_grad", name): lambda step: final(step) if step % 10 == 9 else None for name in NAMES}
-    return run(MODEL, tensors, steps, facts=FACTS)
+    return run(MODEL, tensors, steps, facts=FACTS, **options)
 
 
 def test_noise_is_told_at_the_third_measured_step_with_its_size():
@@ -32,6 +32,11 @@ def test_noise_is_told_at_the_third_measured_step_with_its_size():
         "those of normally distributed noise."
     )
     assert not found(GradientsNoisy(), stepped(lambda step: peaked(5.0, NORMAL), steps=29))
+
+
+def test_noise_that_is_meant_is_a_note_while_the_loss_falls():
+    views = stepped(lambda step: peaked(5.0, NORMAL), loss=lambda step: 3.0 * 0.97**step)
+    assert [each.severity for each in diagnosed(GradientsNoisy(), views).findings] == ["info"]
 
 
 @pytest.mark.parametrize(
