@@ -173,9 +173,7 @@ class RelabelledLookout(Lookout):
         while self._pending and have_arrived([*self._pending[0].inputs, self._pending[0].targets]):
             epoch, inputs, targets, are_classes = self._pending.popleft()
             if self._samples.again < _ENOUGH:
-                rows = np.concatenate(
-                    [each.wait().reshape(len(targets.wait()), -1).astype(np.float64) for each in inputs], axis=1
-                )
+                rows = np.concatenate([each.wait() for each in inputs], axis=1)
                 self._samples.add(epoch, rows, targets.wait(), are_classes=are_classes)
 
     def sightings(self) -> tuple[Sighting, ...]:
@@ -189,9 +187,10 @@ class RelabelledLookout(Lookout):
 
 @torch.no_grad()
 def _few(tensor: Tensor) -> Tensor:
-    """Some numbers of the first samples, [samples, numbers]."""
-    rows = tensor.detach()[:_ROWS].flatten(1) if tensor.dim() > 1 else tensor.detach()[:_ROWS, None]
-    return rows[:, :: max(1, rows.shape[1] // _COLUMNS)].clone()
+    """Some numbers of the first samples, float64 [samples, numbers]: NumPy does not know every format."""
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    rows = real[:_ROWS].flatten(1) if real.dim() > 1 else real[:_ROWS, None]
+    return rows[:, :: max(1, rows.shape[1] // _COLUMNS)].to(torch.float64, copy=True)
 
 
 def _memory(tensor: Tensor) -> int:

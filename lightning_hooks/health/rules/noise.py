@@ -61,8 +61,8 @@ class GradientsNoisy(HealthRule):
     )
     consequence: ClassVar[str] = "Steps go in random directions, and the gradient only shows in the mean of very many of them."
     false_alarm: ClassVar[str] = (
-        "Differential privacy and Langevin dynamics add such noise on purpose. The finding is a note until the loss shows harm; "
-        "accept it there, and look at how large the noise is."
+        "Differential privacy and Langevin dynamics add such noise on purpose. The finding is a note until the loss shows "
+        "harm; accept it there, and look at how large the noise is."
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:

@@ -240,6 +240,20 @@ def test_samples_with_other_labels_in_the_next_epoch_are_named(tmp_path):
     assert len(relabelled(tmp_path, Classes(loss=lambda x, y: F.mse_loss(x[:, :1], y)), numbers)) == 1
 
 
+class Converting(Classes):
+    """Converts inputs of any format."""
+
+    def forward(self, x):
+        return super().forward(x.real.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64, torch.int16])
+def test_samples_of_any_format_are_known_again(tmp_path, dtype):
+    rolled = [((50 * x).to(dtype), y) for x, y in epochs_of(lambda y, epoch: y.roll(epoch))]
+    ((_, text),) = relabelled(tmp_path, Converting(), rolled)
+    assert text.startswith("Of 96 samples that came again in a later epoch")
+
+
 @pytest.mark.parametrize(
     ("module", "batches"),
     [
