@@ -17,7 +17,7 @@ from benchmarks.trainings.mutators.optimizer import is_plain
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
 
-_ALONE = ("mlp", "cnn", "regression", "transformer", "recurrent")
+_ALONE = ("mlp", "cnn", "resnet", "regression", "transformer", "recurrent", "autoencoder", "denoising", "clicks")
 """The families whose losses are means over samples, none of which depends on the others."""
 
 
@@ -66,7 +66,7 @@ def _train_target(case: Case, spec: Spec, share: float) -> Planted:
 
 
 def _cut_up(spec: Spec, pieces: float) -> Spec:
-    return replace(spec, batch=spec.batch // int(pieces), accumulate=int(pieces))
+    return replace(spec, batch=max(1, spec.batch // int(pieces)), accumulate=int(pieces))
 
 
 def _add_up(case: Case, spec: Spec, pieces: float) -> Planted:
@@ -75,11 +75,9 @@ def _add_up(case: Case, spec: Spec, pieces: float) -> Planted:
 
 
 def _can_cut_up(spec: Spec) -> bool:
-    """Whether steps grow with gradients, and a batch has enough samples, none of which depends on the others."""
-    is_alone = (
-        spec.family in ("mlp", "cnn", "regression", "transformer", "recurrent") and dict(spec.shape).get("norm") != "batch"
-    )
-    return is_alone and is_plain(spec) and is_usual(spec) and spec.accumulate == 1 and spec.batch % 32 == 0
+    """Whether steps grow with gradients, and no sample of a batch depends on the others."""
+    is_alone = spec.family in _ALONE and dict(spec.shape).get("norm") != "batch"
+    return is_alone and is_plain(spec) and is_usual(spec) and spec.accumulate == 1
 
 
 MUTATORS = (
