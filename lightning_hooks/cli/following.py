@@ -57,7 +57,7 @@ def follow(run: Path, since: int) -> Checkup | None:
 
 def _newest(run: Path) -> Path:
     """The run that was written to last below a folder; the folder itself if it is a run, or has none below."""
-    if not run.is_dir():
+    if not run.is_dir() or has_journal(run):
         return run
     try:
         return max(runs_in(run), key=lambda each: max((file.stat().st_mtime for file in each.iterdir()), default=0.0))

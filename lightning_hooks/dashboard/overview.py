@@ -14,7 +14,8 @@ from lightning_hooks.dashboard.source import CHUNK, RunSource
 
 _BEFORE: Final = "run/grad_norm"
 _AFTER: Final = "run/final_grad_norm"
-_EQUAL: Final = 1e-6  # relative: norms that differ by less are those of the same gradient
+_EQUAL: Final = 1e-6
+"""The relative difference up to which two norms are those of the same gradient, which nothing has clipped."""
 
 
 def overview(run: RunSource) -> Mapping[str, Any]:

@@ -34,7 +34,8 @@ class Places:
     """
 
     def __init__(self) -> None:
-        self._counted: Counter[int] = Counter()  # sequences by the place of their targets
+        # The number of sequences whose targets all stand at one place, by that place.
+        self._counted: Counter[int] = Counter()
         self._others = 0
 
     def add(self, targets: Rows, given: Sequence[Rows], counts: Rows) -> None:

@@ -189,7 +189,7 @@ class LossFollowsOrder(HealthRule):
         """After about how many steps the levels come again; 0 if they do not."""
         logs, at = np.log(levels), np.arange(len(levels))
         logs = logs - np.polyval(np.polyfit(at, logs, 1), at)
-        # A level is that of eight steps, and a round of fewer than five levels is none that a curve shows.
+        # Rounds are looked for that the window holds at least one and a half times.
         longest = 2 * len(levels) // 3
         if np.std(logs) == 0 or longest <= _SHORTEST or _correlation(logs, 1) < self.smooth:
             return 0
@@ -198,8 +198,10 @@ class LossFollowsOrder(HealthRule):
         return _BLOCK * lag if correlations[lag] >= self.again else 0
 
 
-_BLOCK: Final = 8  # losses
-_SHORTEST: Final = 5  # levels
+_BLOCK: Final = 8
+"""The number of losses whose median is a level."""
+_SHORTEST: Final = 5
+"""The smallest number of levels in a round of batches."""
 
 
 def _correlation(values: Array, lag: int) -> float:
