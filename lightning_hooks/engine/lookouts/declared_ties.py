@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 import textwrap
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -92,7 +93,8 @@ def _ties_of(kind: type[nn.Module]) -> tuple[str, tuple[_Tie, ...], str]:
         # `inspect.getsourcelines` asks each module of the process for its file before, which takes a quarter of a second.
         lines = linecache.getlines(code.co_filename, getattr(initialise, "__globals__", None))[code.co_firstlineno - 1 :]
         (definition,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines)))).body
-    except (TypeError, ValueError, SyntaxError):
+    # The file may have been edited since the class was made, so that the line begins anywhere.
+    except (TypeError, ValueError, SyntaxError, tokenize.TokenError):
         return name, (), ""
     if not isinstance(definition, ast.FunctionDef) or not definition.args.args:
         return name, (), ""

@@ -1,6 +1,7 @@
 """A lookout notes a tie that is declared or was there, and that is lost; it reads the code of the model."""
 
 import copy
+import linecache
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lightning_hooks import assert_no_hooks
+from lightning_hooks.engine.lookouts.declared_ties import declared_ties
 from tests.callbacks.models import Net
 from tests.engine.lookouts.loops import in_loop, in_trainer
 
@@ -248,3 +250,11 @@ def test_no_number_of_the_model_and_no_generator_moves():
         F.cross_entropy(twin(text).flatten(0, 1), text.flatten()).backward()
         optimizer.step()
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("now", ["(\n", 'class A:\n    text = """\n', "\n", ""])
+def test_a_file_that_was_edited_since_declares_no_tie(monkeypatch, now):
+    scope = {"Module": nn.Module}
+    exec(compile("class Model(Module):\n    def __init__(self):\n        super().__init__()", "edited.py", "exec"), scope)
+    monkeypatch.setitem(linecache.cache, "edited.py", (1, None, now.splitlines(keepends=True), "edited.py"))
+    assert list(declared_ties(scope["Model"]())) == []
